@@ -250,8 +250,6 @@ def test_the_plan_has_every_device(packs: list[_engine.gpu.Pack], folder: Path) 
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "tensor"}
-    with pytest.raises(UnsupportedError, match=r"split = tensor: .* decodes without drafts\. Use draft = none"):
-        open_engine(path, draft="suffix", **both)
     with pytest.raises(UnsupportedError, match="the megakernel runs on one device only"):
         open_engine(path, decode_path="megakernel", **both)
     with pytest.raises(InvalidRequestError, match="a device is named twice"):

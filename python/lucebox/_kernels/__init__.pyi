@@ -95,6 +95,9 @@ class SessionProbe:
         sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
         """
 
+    def rank_logits(self) -> list[Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+        """The newest token's logits as each rank of a tensor split has them."""
+
     def step_timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
         """
         Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.

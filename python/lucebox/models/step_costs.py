@@ -23,7 +23,7 @@ __all__ = ["StepCostsFile"]
 FORMAT = 3
 MAX_BYTES = 1 << 20
 OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget", "batch_invariant",
-           "expert_slots")  # fmt: skip
+           "expert_slots", "split")  # fmt: skip
 
 
 class StepCostsFile:

@@ -92,10 +92,10 @@ class Backend {
   virtual LentMemory* lent() const = 0;
 
   virtual std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const = 0;
-  // The token loop, with the sampler on the device; null and 0 bytes if the host samples. ring: receives the tapped
-  // rows of its steps; null without a draft model.
+  // The token loop, with the sampler on the device; null and 0 bytes if the host samples. rings: [shards] receive the
+  // tapped rows of its steps; empty without a draft model.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
-                                               const StepRing* ring) const = 0;
+                                               std::span<const StepRing> rings) const = 0;
   // Runs `work`, which sends ops to a stream of this backend, and returns each kernel's time. Throws kUnsupported on
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;

@@ -80,7 +80,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
     return std::make_unique<CpuStream>(stream_options(needs));
   }
-  std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, const StepRing*) const override {
+  std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, std::span<const StepRing>) const override {
     return nullptr;
   }
   WeightStore load(Network& network, const NetworkPart&, int, Stream&, const LoadProgress&) const override {

@@ -205,8 +205,8 @@ class GpuBackend final : public Backend {
                                        needs.is_rank ? Runner::kOwnThread : Runner::kCaller);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
-                                       const StepRing* ring) const override {
-    return gpu_token_loop(engine, state, ring);
+                                       std::span<const StepRing> rings) const override {
+    return gpu_token_loop(engine, state, rings);
   }
 
   std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const override {

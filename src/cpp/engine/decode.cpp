@@ -40,7 +40,7 @@ bool Decode::has_untaken_choice() const {
   return device_walks() || (state != nullptr && state->choice != ChoiceState::kNone);
 }
 
-const float* Decode::row_at(int row) const { return speculator_.logits() + row * logits_.size(); }
+LogitsRow Decode::row_at(int row) const { return {speculator_.logits(), row * logits_.size()}; }
 
 // --- the next token joins the timeline
 
@@ -112,6 +112,14 @@ bool Decode::has_logits() const {
   return is_kind && revision_ == timeline_.revision();
 }
 
+std::optional<LogitsRow> Decode::device_row() const {
+  if (!has_logits()) return std::nullopt;
+  if (const auto* row = std::get_if<RowLogits>(&next_)) return row->at;
+  if (const auto* row = std::get_if<TreeLogits>(&next_)) return row_at(row->row);
+  if (std::holds_alternative<LoopLogits>(next_)) return LogitsRow{loop_->logits()};
+  return std::nullopt;
+}
+
 std::span<const float> Decode::logits() {
   LB_CHECK(has_logits(), kInvalid, "there are no logits; they exist between sync() and sample()");
   const auto download = [&](const float* from) {
@@ -127,8 +135,8 @@ std::span<const float> Decode::logits() {
     state->on_host = true;
   };
   copy(as<LoopLogits>(), nullptr);
-  copy(as<RowLogits>(), as<RowLogits>() ? as<RowLogits>()->at : nullptr);
-  copy(as<TreeLogits>(), as<TreeLogits>() ? row_at(as<TreeLogits>()->row) : nullptr);
+  copy(as<RowLogits>(), as<RowLogits>() ? as<RowLogits>()->at.on_last() : nullptr);
+  copy(as<TreeLogits>(), as<TreeLogits>() ? row_at(as<TreeLogits>()->row).on_last() : nullptr);
   return logits_;
 }
 
@@ -142,14 +150,14 @@ void Decode::copy_logits(std::span<const float> logits) {
   set(HostLogits{});
 }
 
-float* Decode::row_logits() {
-  if (speculator_.logits() != nullptr) return speculator_.logits();
-  return loop_ != nullptr ? loop_->logits(timeline_.engine().n_shards() - 1) : logits_.data();
+std::span<float* const> Decode::row_logits() const {
+  if (!speculator_.logits().empty()) return speculator_.logits();
+  return loop_ != nullptr ? loop_->logits() : std::span<float* const>();
 }
 
 void Decode::set_row_logits() {
-  const float* at = row_logits();
-  at == logits_.data() ? set(HostLogits{}) : set(RowLogits{at});
+  const auto rows = row_logits();
+  rows.empty() ? set(HostLogits{}) : set(RowLogits{{rows}});
 }
 
 void Decode::set_tree_logits() {
@@ -435,13 +443,13 @@ Decode::Walker Decode::walk_on_device(const Sampler& sampler, int row) {
 
 void Decode::start_walk(const Sampler& sampler, int row, bool accepts_path) {
   speculator_.parts().start();
-  loop_->start_walk(sampler, speculator_.verified_tree(row, accepts_path), bound_ == sampler.version());
+  loop_->start_walk(sampler, speculator_.verified_trees(row, accepts_path), bound_ == sampler.version());
   speculator_.parts().end(StepPart::kWalk);
   bound_ = sampler.version();
 }
 
 // Starts the device's choice of one token from a row. The caller holds the pass buffers' lock.
-void Decode::choose_from_row(const Sampler& sampler, const float* logits) {
+void Decode::choose_from_row(const Sampler& sampler, const LogitsRow& logits) {
   loop_->sample_row(sampler, logits, bound_ != 0);
   bound_ = sampler.version();
 }

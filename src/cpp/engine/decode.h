@@ -43,14 +43,17 @@ class Decode {
 
   // --- logits
   bool has_logits() const;
-  std::span<const float> logits();  // [vocab] of the newest token, on the host
+  std::span<const float> logits();              // [vocab] of the newest token, on the host
+  std::optional<LogitsRow> device_row() const;  // the newest token's, in devices' memory; none: on the host
   // Set the newest token's logits. Sources: a row of the pass buffers' last pass, another session, a row in the
   // stream's memory, or the root of a tree that a pass has verified.
   void download_logits(const PassBuffers& buffers, int row);
   void copy_logits(std::span<const float> logits);
   void set_row_logits();
   void set_tree_logits();
-  float* row_logits();  // [vocab] room for a single row, or [rows, vocab] for a tree, in the stream's memory
+  // [shards] room for a single row [vocab], or for a tree [rows, vocab]. Empty: on_host() is the room.
+  std::span<float* const> row_logits() const;
+  float* on_host() { return logits_.data(); }
 
   // --- choices
   int32_t sample(Sampler& sampler);
@@ -88,7 +91,7 @@ class Decode {
     bool on_host = false;
   };
   struct RowLogits {  // logits of a row outside a tree
-    const float* at;
+    LogitsRow at;
     ChoiceState choice = ChoiceState::kNone;
     bool on_host = false;
   };
@@ -125,7 +128,7 @@ class Decode {
   int32_t sampled() const;  // below 0: none
   bool device_walks() const;
   bool has_untaken_choice() const;
-  const float* row_at(int row) const;
+  LogitsRow row_at(int row) const;
 
   // --- plain steps
   int32_t sample_on_host(Sampler& sampler);
@@ -149,7 +152,7 @@ class Decode {
   void start_choice_in_tree(const Sampler& sampler);
   Walker walk_on_device(const Sampler& sampler, int row);
   void start_walk(const Sampler& sampler, int row, bool accepts_path);
-  void choose_from_row(const Sampler& sampler, const float* logits);
+  void choose_from_row(const Sampler& sampler, const LogitsRow& logits);
 
   Timeline& timeline_;
   Speculator& speculator_;

@@ -192,7 +192,8 @@ void Engine::link_shards() {
 void Engine::load(const LoadProgress& progress) {
   for (int i = 0; i < n_shards(); ++i) shards_[i]->load(*models_on(i).target, options_.threads, progress);
   if (is_split_by_tensors()) models_.target->release_copies();
-  if (models_.draft) shard().load(*models_.draft, options_.threads, progress);
+  if (models_.draft)
+    for (int i = 0; i < n_shards(); ++i) shards_[i]->load(*models_on(i).draft, options_.threads, progress);
 }
 
 std::vector<SequenceState::Part> Engine::state_parts() const {
@@ -295,21 +296,22 @@ void Engine::check_intact() const {
 void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps) const {
   check_intact();
   if (is_split_by_tensors()) {
+    std::vector<Append> tapped(appends.begin(), appends.end());
     std::vector<Model::RankPass> ranks;
     for (int i = 0; i < n_shards(); ++i) {
       const PassBuffers& own = buffers_of(i, buffers);
-      ranks.push_back({&model_on(i), &appends[i], &own.workspace, own.stream});
+      tapped[i].outputs = draft_taps(i, own);
+      ranks.push_back({&model_on(i), &tapped[i], &own.workspace, own.stream});
     }
     Model::forward(ranks, options_.activations, taps);
+    for (int i = 0; i < n_shards(); ++i) send_draft_rows(i, buffers_of(i, buffers), appends[i]);
     return check_intact();
   }
-  const DraftWorkspace& ws = buffers.draft;
-  Stream& stream = *buffers.stream;
   const int rows = static_cast<int>(appends[0].tokens.size());
   for (int i = 0; i < n_shards(); ++i) {
     const PassBuffers& own = buffers_of(i, buffers);
     Append append = appends[i];
-    if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
+    append.outputs = draft_taps(i, own);
     std::function<void()> receive;
     if (i > 0)
       receive = [&] {
@@ -320,16 +322,28 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
     models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps,
                             receive);
   }
-  const Append& append = appends.back();
-  if (models_.draft)
-    models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
-                           options_.activations, stream);
+  send_draft_rows(n_shards() - 1, buffers, appends.back());
   check_intact();
+}
+
+LayerOutputs Engine::draft_taps(int shard, const PassBuffers& buffers) const {
+  if (!models_.draft) return {};
+  return {draft_on(shard).taps(), buffers.draft.taps};
+}
+
+void Engine::send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const {
+  if (!models_.draft) return;
+  const int rows = static_cast<int>(append.tokens.size());
+  draft_on(shard).context({buffers.draft.taps, append.tokens.data(), append.positions.data(), rows, append.segments},
+                          buffers.draft, options_.activations, *buffers.stream);
 }
 
 void Engine::forward_rank(int rank, const PassBuffers& buffers, const Append& append) const {
   const PassBuffers& own = buffers_of(rank, buffers);
-  model_on(rank).forward(append, own.workspace, options_.activations, *own.stream);
+  Append tapped = append;
+  tapped.outputs = draft_taps(rank, own);
+  model_on(rank).forward(tapped, own.workspace, options_.activations, *own.stream);
+  send_draft_rows(rank, own, append);
 }
 
 void Engine::head_on(int shard, const PassBuffers& buffers, int row, int rows, float* logits) const {
@@ -356,7 +370,7 @@ MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::sp
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   const auto tower = open_tower(options, *opened.models.target, *devices[0]);
-  return make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get()).plan;
+  return make_split_plan(opened, devices, options, tower.get()).plan;
 }
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
@@ -379,11 +393,13 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
   auto tower = open_tower(options, *opened.models.target, *devices[0]);
-  SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
+  SplitPlan plan = make_split_plan(opened, devices, options, tower.get());
   opened.models.target->set_context(options.context);
   for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
-  if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
+  if (opened.models.draft && plan.ranks.empty()) opened.models.draft->fill_copies(options.threads, progress);
+  for (const Models& rank : plan.ranks)
+    if (rank.draft) rank.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backends,
                                std::move(options), std::move(plan), progress));

@@ -45,7 +45,7 @@ class Engine {
   static MemoryPlan plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices);
 
   const Model& model() const { return *models_.target; }
-  const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none
+  const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none. To run it: draft_on()
   std::vector<LayerShape> layer_shapes() const { return models_.layer_shapes(); }
   const ModelFile& file() const { return file_; }
   const EngineOptions& options() const { return options_; }  // with every default resolved
@@ -96,6 +96,10 @@ class Engine {
   bool is_split_by_tensors() const { return !rank_models_.empty(); }
   // The model whose weights are on this shard: a rank's slice, or the model.
   const Model& model_on(int shard) const { return *models_on(shard).target; }
+  // The draft model whose weights are on this shard. The engine has one.
+  const DraftModel& draft_on(int shard) const { return *models_on(shard).draft; }
+  // The first shard that computes logits; so do all later ones.
+  int first_head_shard() const { return is_split_by_layers() ? n_shards() - 1 : 0; }
   // Failures of ranks so far. Whatever a session computed before the last one may be wrong.
   int n_rank_failures() const;
   // The last shard, which computes the logits; of ranks, the one whose logits the host reads.
@@ -116,9 +120,9 @@ class Engine {
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
   }
-  // Runs the target's forward pass over an append, then computes the draft model's rows of that append. appends: the
-  // append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory there. While
-  // one device computes a chunk of a prompt, the previous device may compute the next chunk.
+  // Runs the target's forward pass over an append, then computes the draft model's rows of that append, on every rank.
+  // appends: the append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory
+  // there. While one device computes a chunk of a prompt, the previous device may compute the next chunk.
   void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
   // forward() on one rank, as part of a recording.
   void forward_rank(int rank, const PassBuffers& buffers, const Append& append) const;
@@ -138,6 +142,9 @@ class Engine {
          EngineOptions options, SplitPlan plan, const LoadProgress& progress);
   void load(const LoadProgress& progress);
   void link_shards();
+  void send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const;
+  // Where the target's pass leaves the rows that the draft model on the shard reads; nowhere without one.
+  LayerOutputs draft_taps(int shard, const PassBuffers& buffers) const;
   const Models& models_on(int shard) const { return rank_models_.empty() ? models_ : rank_models_[shard]; }
 
   ModelFile file_;

@@ -200,13 +200,13 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
 
 class GpuTokenLoop final : public TokenLoop {
  public:
-  GpuTokenLoop(const Engine& engine, SequenceState& state, int shard, const StepRing* step_ring)
+  GpuTokenLoop(const Engine& engine, SequenceState& state, int shard, std::span<const StepRing> rings)
       : engine_(engine),
         model_(engine.model_on(shard)),
         workspace_(engine.buffers_of(shard, engine.buffers()).workspace),
         state_(state),
         shard_(shard),
-        taps_(taps_of(engine, step_ring)),
+        taps_(taps_of(engine, shard, rings)),
         stream_(static_cast<GpuStream&>(state.stream_of(shard))),
         memory_(stream_.reserve(gpu_token_loop_bytes(model_, engine.options(), state.capacity()))),
         buffers_(on(*memory_)),
@@ -228,9 +228,9 @@ class GpuTokenLoop final : public TokenLoop {
     ++started_;
   }
 
-  float* logits(int) const override { return buffers_.logits; }
+  std::span<float* const> logits() const override { return {&buffers_.logits, 1}; }
 
-  void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
+  void sample_row(const Sampler& sampler, const LogitsRow& logits, bool is_bound) override {
     const RowChoice choice{this, &sampler, logits, is_bound};
     sample_rows({&choice, 1});
   }
@@ -243,7 +243,7 @@ class GpuTokenLoop final : public TokenLoop {
       for (size_t i = 0; i < n; ++i) {
         auto& own = static_cast<GpuTokenLoop&>(*choices[i].loop);
         own.bind_to_row(*choices[i].sampler, choices[i].is_bound);
-        samples[i] = {own.row_choice(choices[i].logits), own.buffers_.scratch};
+        samples[i] = {own.row_choice(choices[i].logits.on(own.shard_)), own.buffers_.scratch};
         ends[i] = next_token_op(own.buffers_, own.ring_, own.state_.numbers(own.shard_));
         ends[i].n_past = nullptr;  // no step precedes the choice: the path is committed later
         ++own.started_;
@@ -253,7 +253,8 @@ class GpuTokenLoop final : public TokenLoop {
     }
   }
 
-  void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) override {
+  void start_walk(const Sampler& sampler, std::span<const VerifiedTree> trees, bool is_bound) override {
+    const VerifiedTree& tree = trees[shard_];
     bind_to_row(sampler, is_bound);
     stream_.run(WalkTree{.choice = row_choice(tree.logits),
                          .tokens = tree.draft->tokens,
@@ -306,8 +307,12 @@ class GpuTokenLoop final : public TokenLoop {
     ++started_;
   }
 
-  // Counts the oldest token as taken, without its value: another rank's loop takes the same token.
-  void skip() { ++taken_; }
+  // Counts the oldest token as taken, without its value, after another rank's loop has taken the same token.
+  void skip(const GpuTokenLoop& other) {
+    ++taken_;
+    if (is_walking_) started_ = taken_;
+    is_walking_ = other.is_walking_;
+  }
 
   int32_t take() override {
     LB_ASSERT(taken_ != started_ || is_walking_);
@@ -431,10 +436,10 @@ class GpuTokenLoop final : public TokenLoop {
     }
   }
 
-  static StepTaps taps_of(const Engine& engine, const StepRing* ring) {
-    if (ring == nullptr) return {};
-    const DraftModel& draft = *engine.draft_model();
-    return {draft.taps(), engine.buffers().draft.taps, ring->rows, draft.tap_width()};
+  static StepTaps taps_of(const Engine& engine, int shard, std::span<const StepRing> rings) {
+    if (rings.empty()) return {};
+    const DraftModel& draft = engine.draft_on(shard);
+    return {draft.taps(), engine.buffers_of(shard, engine.buffers()).draft.taps, rings[shard].rows, draft.tap_width()};
   }
 
   void make_mega() {
@@ -508,38 +513,38 @@ class GpuTokenLoop final : public TokenLoop {
   Sampled last_{};
 };
 
-// The loops of all ranks of a model that is split by tensors. Every rank has all logits, so all loops choose the same
-// tokens; the host reads the last rank's.
+// The loops of all ranks of a model that is split by tensors. Every rank has all logits, and the same trees, so all
+// loops choose the same tokens and accept the same paths; the host reads the last rank's.
 class RankLoops final : public TokenLoop {
  public:
-  RankLoops(const Engine& engine, SequenceState& state) : engine_(engine), n_failures_(engine.n_rank_failures()) {
-    for (int i = 0; i < engine.n_shards(); ++i)
-      loops_.push_back(std::make_unique<GpuTokenLoop>(engine, state, i, nullptr));
+  RankLoops(const Engine& engine, SequenceState& state, std::span<const StepRing> rings)
+      : engine_(engine), n_failures_(engine.n_rank_failures()) {
+    for (int i = 0; i < engine.n_shards(); ++i) {
+      loops_.push_back(std::make_unique<GpuTokenLoop>(engine, state, i, rings));
+      logits_.push_back(loops_[i]->logits().front());
+    }
   }
 
   void sample(const Sampler& sampler, std::span<const float> logits) override {
     for (const auto& loop : loops_) loop->sample(sampler, logits);
   }
-  float* logits(int shard) const override { return loops_[shard]->logits(shard); }
-  void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
+  std::span<float* const> logits() const override { return logits_; }
+  void sample_row(const Sampler& sampler, const LogitsRow& logits, bool is_bound) override {
     const RowChoice choice{this, &sampler, logits, is_bound};
     sample_rows({&choice, 1});
   }
   void sample_rows(std::span<const RowChoice> choices) override {
     std::vector<RowChoice> own(choices.begin(), choices.end());
     for (size_t rank = 0; rank < loops_.size(); ++rank) {
-      for (size_t i = 0; i < choices.size(); ++i) {
-        const auto& all = static_cast<const RankLoops&>(*choices[i].loop);
-        LB_ASSERT(choices[i].logits == all.last().logits(0));
-        own[i].loop = all.loops_[rank].get();
-        own[i].logits = all.logits(int(rank));
-      }
+      for (size_t i = 0; i < choices.size(); ++i)
+        own[i].loop = static_cast<const RankLoops&>(*choices[i].loop).loops_[rank].get();
       loops_[rank]->sample_rows(own);
     }
   }
-  // No draft runs on several ranks (make_split_plan).
-  void start_walk(const Sampler&, const VerifiedTree&, bool) override { LB_ASSERT(false); }
-  void fetch(const Draft*) override { LB_ASSERT(false); }
+  void start_walk(const Sampler& sampler, std::span<const VerifiedTree> trees, bool is_bound) override {
+    for (const auto& loop : loops_) loop->start_walk(sampler, trees, is_bound);
+  }
+  void fetch(const Draft* tree) override { last().fetch(tree); }
   const Draft& fetched() const override { return last().fetched(); }
   void enter(int32_t token) override {
     for (const auto& loop : loops_) loop->enter(token);
@@ -557,12 +562,16 @@ class RankLoops final : public TokenLoop {
     for (const auto& loop : loops_) loop->choose(mask);
   }
   int32_t take() override {
-    for (size_t rank = 0; rank + 1 < loops_.size(); ++rank) loops_[rank]->skip();
+    const auto skip = [&] {
+      for (size_t rank = 0; rank + 1 < loops_.size(); ++rank) loops_[rank]->skip(last());
+    };
     std::string why = "a device failed while it computed the token; call sync() to compute it again";
     int32_t token = 0;
     try {
       token = last().take();
+      skip();
     } catch (const Error& error) {
+      skip();
       if (engine_.n_rank_failures() == n_failures_) throw;
       why = error.what();
     }
@@ -588,6 +597,7 @@ class RankLoops final : public TokenLoop {
   const Engine& engine_;
   int n_failures_;                                    // Engine::n_rank_failures() that the tokens to take belong to
   std::vector<std::unique_ptr<GpuTokenLoop>> loops_;  // [ranks]
+  std::vector<float*> logits_;                        // [ranks]
 };
 
 }  // namespace
@@ -639,9 +649,9 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
   }
 }
 
-std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring) {
-  if (engine.is_split_by_tensors()) return std::make_unique<RankLoops>(engine, state);
-  return std::make_unique<GpuTokenLoop>(engine, state, 0, ring);
+std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, std::span<const StepRing> rings) {
+  if (engine.is_split_by_tensors()) return std::make_unique<RankLoops>(engine, state, rings);
+  return std::make_unique<GpuTokenLoop>(engine, state, 0, rings);
 }
 
 }  // namespace lb

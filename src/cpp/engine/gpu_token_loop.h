@@ -21,8 +21,8 @@ struct Target;
 // Converts a request's sampling parameters to the form that the device reads.
 SampleOptions sample_options_of(const SamplingParams& params);
 
-// ring: receives the tapped rows of its steps; null without a draft model.
-std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring);
+// rings: [shards] receive the tapped rows of its steps; empty without a draft model.
+std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, std::span<const StepRing> rings);
 size_t gpu_token_loop_bytes(const Model& model, const EngineOptions& options, int context);
 // Bytes of the megakernel's tables; 0: steps are graphs. Throws kUnsupported if the options require the megakernel and
 // the target has no megakernel for the model.

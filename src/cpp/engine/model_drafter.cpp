@@ -6,8 +6,8 @@
 
 namespace lb {
 
-ModelDrafter::ModelDrafter(Timeline& timeline, const TreeMemory& memory)
-    : timeline_(timeline), memory_(memory), logprobs_(memory.logprobs) {
+ModelDrafter::ModelDrafter(Timeline& timeline, std::span<const TreeMemory> memory)
+    : timeline_(timeline), memory_(memory), recordings_(memory.size()) {
   LB_ASSERT(model().max_depth() < kMaxTree);
 }
 
@@ -33,55 +33,61 @@ bool ModelDrafter::start(const DraftRequest& request) {
 void ModelDrafter::send(int32_t root, int depth) {
   SequenceState& state = timeline_.state();
   const int n_past = state.n_tokens(), n_positions = model().max_depth() + 1;
-  Stream& stream = timeline_.stream();
   timeline_.settle_steps();
   state.begin_draft(n_positions);
-  stream.upload(memory_.root.token, &root, sizeof root);
   std::array<int32_t, 3 * kMaxTree> positions;
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < n_positions; ++r) positions[axis * n_positions + r] = n_past + r;
-  stream.upload(memory_.root.positions, positions.data(), 3 * n_positions * sizeof(int32_t));
+  for (size_t i = 0; i < memory_.size(); ++i) {
+    Stream& stream = state.stream_of(int(i));
+    stream.upload(memory_[i].root.token, &root, sizeof root);
+    stream.upload(memory_[i].root.positions, positions.data(), 3 * n_positions * sizeof(int32_t));
+  }
   send(depth);
 }
 
 void ModelDrafter::send(int depth) {
   sent_depth_ = depth;
-  Stream& stream = timeline_.stream();
-  stream.replay(recordings_[depth], [&] {
-    DraftWorkspace workspace = timeline_.engine().buffers().draft;
-    workspace.ids = memory_.ids;
-    workspace.logprobs = memory_.logprobs;
-    model().propose(memory_.root, depth, timeline_.state(), workspace, timeline_.engine().options().activations,
-                    stream);
-  });
+  const Engine& engine = timeline_.engine();
+  SequenceState& state = timeline_.state();
+  for (int i = 0; i < engine.n_shards(); ++i) {
+    Stream& stream = state.stream_of(i);
+    stream.replay(recordings_[i][depth], [&] {
+      DraftWorkspace workspace = engine.buffers_of(i, engine.buffers()).draft;
+      workspace.ids = memory_[i].ids;
+      workspace.logprobs = memory_[i].logprobs;
+      engine.draft_on(i).propose(memory_[i].root, depth, state, workspace, engine.options().activations, stream);
+    });
+  }
 }
 
-void ModelDrafter::grow(int max_rows, int rows) {
-  Draft& tree = *memory_.tree;
-  run(GrowTree{.ids = memory_.ids,
-               .logprobs = logprobs_,
-               .root = memory_.root.token,
-               .n_past = timeline_.state().n_past(),
+void ModelDrafter::grow(int shard, int max_rows, int rows) {
+  const TreeMemory& memory = memory_[shard];
+  Draft& tree = *memory.tree;
+  run(GrowTree{.ids = memory.ids,
+               .logprobs = is_replayed_ ? memory.replay_logprobs : memory.logprobs,
+               .root = memory.root.token,
+               .n_past = timeline_.state().n_past(shard),
                .n_rows = &tree.rows,
                .tokens = tree.tokens,
                .parents = tree.parents,
                .depths = tree.depths,
                .scores = tree.scores,
                .ancestors = tree.ancestors,
-               .positions = memory_.positions,
+               .positions = memory.positions,
                .sequences = 1,
                .depth = std::min(sent_depth_, max_rows - 1),
                .k = model().n_candidates(),
                .max_rows = max_rows,
                .rows = rows},
-      timeline_.stream());
+      timeline_.state().stream_of(shard));
 }
 
 Draft ModelDrafter::tree(int max_rows) {
   const std::lock_guard lock(timeline_.turn());
   Draft tree;
-  grow(max_rows, 1);
-  timeline_.stream().download(&tree, memory_.tree, sizeof tree);
+  for (int i = 0; i < std::ssize(memory_); ++i) grow(i, max_rows, 1);
+  timeline_.stream().download(&tree, memory_.back().tree, sizeof tree);
   return tree;
 }
 
@@ -91,22 +97,23 @@ bool ModelDrafter::fits_ahead() {
   return end <= timeline_.context() && timeline_.state().reserve(end);
 }
 
-AcceptPath ModelDrafter::accept_path() {
-  AppendNumbers& numbers = *timeline_.state().numbers();
-  return {.n_before = memory_.n_before,
+AcceptPath ModelDrafter::accept_path(int shard) {
+  AppendNumbers& numbers = *timeline_.state().numbers(shard);
+  return {.n_before = memory_[shard].n_before,
           .n_past = &numbers.n_past,
           .key_buffer = &numbers.key_buffer,
           .n_accepted = &numbers.n_accepted,
           .accepted = numbers.accepted,
-          .root = memory_.root.token,
-          .positions = memory_.root.positions,
+          .root = memory_[shard].root.token,
+          .positions = memory_[shard].root.positions,
           .n_positions = model().max_depth() + 1};
 }
 
 void ModelDrafter::send_moves() {
   SequenceState& state = timeline_.state();
   const int n_target = timeline_.engine().model().info().n_layers;
-  state.send_moves(n_target, static_cast<int>(state.layers().size()), memory_.n_before);
+  for (size_t i = 0; i < memory_.size(); ++i)
+    state.send_moves(int(i), n_target, static_cast<int>(state.layers().size()), memory_[i].n_before);
 }
 
 }  // namespace lb

@@ -1,10 +1,12 @@
-// ModelDrafter: the draft model as a drafter. The stream grows its tree, which is either fetched to the host or left in
+// ModelDrafter: the draft model as a drafter. The streams grow its tree, which is either fetched to the host or left in
 // place for the verify's append to read. On a GPU the next draft may run ahead, below a path that the device has
 // accepted.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "engine/timeline.h"
 #include "engine/tree_memory.h"
@@ -15,8 +17,9 @@ namespace lb {
 
 class ModelDrafter final : public Drafter {
  public:
-  // memory: the session's, including the draft model's buffers.
-  ModelDrafter(Timeline& timeline, const TreeMemory& memory);
+  // memory: [shards] the session's, including the draft model's buffers. On ranks every shard drafts: the target's
+  // head, which a draft needs, is divided among them, so one rank alone would need a second head and read all of it.
+  ModelDrafter(Timeline& timeline, std::span<const TreeMemory> memory);
 
   // Depth of the next tree; rows of a tree of that depth: all of its candidates, at most max_rows.
   int depth(int max_rows, int max_depth) const;
@@ -31,29 +34,29 @@ class ModelDrafter final : public Drafter {
   void send(int32_t root, int depth);
   void send(int depth);
   int sent_depth() const { return sent_depth_; }
-  // Grows a tree of up to max_rows rows in the memory, and writes the positions of its first `rows` rows.
-  void grow(int max_rows, int rows);
+  // Grows a tree of up to max_rows rows in a shard's memory, and writes the positions of its first `rows` rows.
+  void grow(int shard, int max_rows, int rows);
 
   // --- the next draft, ahead of the host
   // Whether the device may accept a path of this tree and draft below its end. The caller has the turn.
   bool fits_ahead();
   // Addresses to which the device writes its accepted path and the inputs of a draft below the path's end.
-  AcceptPath accept_path();
+  AcceptPath accept_path(int shard);
   // Moves the K and V of the draft layers along the accepted path.
   void send_moves();
 
-  // Replaces the draft model's log probabilities while a benchmark replays.
-  void set_logprobs(const float* logprobs) { logprobs_ = logprobs; }
+  // Whether a benchmark's log probabilities replace the draft model's.
+  void set_replayed(bool is_replayed) { is_replayed_ = is_replayed; }
 
  private:
   const DraftModel& model() const { return *timeline_.engine().draft_model(); }
 
   Timeline& timeline_;
-  const TreeMemory& memory_;
-  const float* logprobs_;
-  int sent_depth_ = 0;                                           // depth of the draft whose candidates are in the
-                                                                 // memory
-  std::array<std::unique_ptr<Recording>, kMaxTree> recordings_;  // by depth
+  std::span<const TreeMemory> memory_;  // [shards]
+  bool is_replayed_ = false;
+  int sent_depth_ = 0;                                                        // depth of the draft whose candidates are
+                                                                              // in the memory
+  std::vector<std::array<std::unique_ptr<Recording>, kMaxTree>> recordings_;  // [shards] by depth
 };
 
 }  // namespace lb

@@ -5,17 +5,19 @@
 namespace lb {
 
 OpenModels::OpenModels(const std::string& path, const std::string& draft, const DeviceSizes& sizes)
-    : file(open_model_file(path)), models{.target = make_model(file), .draft = nullptr} {
-  if (draft == "mtp") {
-    models.draft = make_mtp(file, *models.target);
-    LB_CHECK(models.draft != nullptr, kUnsupported, path, ": the file has no prediction block (MTP) to draft with");
-  } else if (!draft.empty()) {
-    draft_file = open_model_file(draft);
-    models.draft = make_draft_model(*draft_file, *models.target);
-  }
+    : draft(draft), file(open_model_file(path)), models{.target = make_model(file), .draft = nullptr} {
+  if (!draft.empty() && draft != "mtp") draft_file = open_model_file(draft);
+  models.draft = make_draft(*models.target);
+  LB_CHECK(draft != "mtp" || models.draft != nullptr, kUnsupported, path,
+           ": the file has no prediction block (MTP) to draft with");
   if (sizes.maps_weights()) return;
   models.target->use_device_types();
   if (models.draft) models.draft->use_device_types();
+}
+
+std::unique_ptr<DraftModel> OpenModels::make_draft(const Model& target) const {
+  if (draft_file) return make_draft_model(*draft_file, target);
+  return draft == "mtp" ? make_mtp(file, target) : nullptr;
 }
 
 size_t OpenModels::file_bytes() const {

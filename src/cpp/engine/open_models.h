@@ -12,6 +12,7 @@
 namespace lb {
 
 struct OpenModels {
+  std::string draft;  // as in the constructor
   ModelFile file;
   std::optional<ModelFile> draft_file;
   Models models;
@@ -19,6 +20,8 @@ struct OpenModels {
   // draft: "mtp", a drafter's file, or empty. sizes: the device's; the device determines the types that the ops will
   // read.
   OpenModels(const std::string& path, const std::string& draft, const DeviceSizes& sizes);
+  // A draft model of this target: the file's model, or a slice of it. Null without one.
+  std::unique_ptr<DraftModel> make_draft(const Model& target) const;
   size_t file_bytes() const;
 };
 

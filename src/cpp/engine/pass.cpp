@@ -143,7 +143,7 @@ void Pass::begin_segments() {
     session.timeline_.forget_append();
     if (draft.rows > 1) {
       for (int s = 0; s < n_shards; ++s) on_shard_[s][i].tree = {to[s]->parents + first, to[s]->ancestors + first};
-      if (session.loop_ != nullptr) session.speculator_.upload(*buffers_.stream);
+      if (session.loop_ != nullptr) session.speculator_.upload();
       state.begin_append(draft.rows, true);
     } else {
       std::ranges::transform(to, numbers.begin(), [&](PassInputs* pass) { return pass->numbers + i; });
@@ -182,10 +182,10 @@ void Pass::send_heads(int shard) {
   std::array<CopyRows, kPassRows> rows_alone;  // equal shapes: one launch copies them all
   size_t n_alone = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
-    float* const to = row_memory(*requests_[i].session, shard);
-    if (to == nullptr) continue;
+    const auto to = requests_[i].session->decode_.row_logits();
+    if (to.empty()) continue;
     const CopyRows copy{.x = buffers.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
-                        .y = to,
+                        .y = to[shard],
                         .rows = segments_[i].rows,
                         .dim = vocab,
                         .y_rows = segments_[i].rows,
@@ -199,23 +199,15 @@ void Pass::send_heads(int shard) {
   buffers.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
 }
 
-// The session's memory for rows of logits on a shard; null: none. With layers on several devices it has memory only for
-// speculation.
-float* Pass::row_memory(Session& session, int shard) const {
-  if (engine_.is_split_by_tensors()) return session.loop_->logits(shard);
-  return !engine_.is_split_by_layers() || session.speculator_.logits() != nullptr ? session.decode_.row_logits()
-                                                                                  : nullptr;
-}
-
 void Pass::end_segment(size_t i) const {
   Session& session = *requests_[i].session;
   session.timeline_.state().end_append();
   const Draft& draft = session.speculator_.walk().draft();
   if (draft.rows > 1) return session.decode_.set_tree_logits();
   session.timeline_.commit_rows({draft.tokens, 1});
-  if (row_memory(session, engine_.n_shards() - 1) == nullptr) {
+  if (session.decode_.row_logits().empty()) {
     const size_t vocab = engine_.model().info().vocab;
-    buffers_.stream->download(session.decode_.row_logits(), buffers_.logits + segments_[i].first_row * vocab,
+    buffers_.stream->download(session.decode_.on_host(), buffers_.logits + segments_[i].first_row * vocab,
                               vocab * sizeof(float));
   }
   session.decode_.set_row_logits();

@@ -39,7 +39,6 @@ class Pass {
   void send(const Interrupted& interrupted);
   std::vector<Append> appends(const Interrupted& interrupted) const;
   void send_heads(int shard);
-  float* row_memory(Session& session, int shard) const;
   void end_segment(size_t i) const;
 
   std::span<const SegmentRequest> requests_;

@@ -191,13 +191,10 @@ SplitPlan split_layers(const Models& models, Devices devices, size_t file_bytes,
   return split;
 }
 
-SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
-                        VisionTower* tower) {
+SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions& options, VisionTower* tower) {
   const std::string names = names_of(devices);
   const int n = static_cast<int>(devices.size());
   LB_CHECK(n <= kMaxRanks, kUnsupported, "split = tensor: at most ", kMaxRanks, " devices, got ", names);
-  LB_CHECK(!options.drafts(), kUnsupported, "split = tensor: this model on ", names,
-           " decodes without drafts. Use draft = none, or split = layer with draft = suffix");
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "split = tensor: the megakernel runs on one device only, and every layer of this model is on ", names,
            ". Use decode_path = auto or graph");
@@ -207,9 +204,14 @@ SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes
   SplitPlan split;
   split.parts.resize(n);
   std::vector<const Models*> all;
-  for (int rank = 0; rank < n; ++rank) split.ranks.push_back({models.target->slice(rank, n), nullptr});
+  for (int rank = 0; rank < n; ++rank) {
+    Models own{opened.models.target->slice(rank, n), nullptr};
+    own.draft = opened.make_draft(*own.target);
+    if (own.draft) own.draft->use_device_types();
+    split.ranks.push_back(std::move(own));
+  }
   for (const Models& rank : split.ranks) all.push_back(&rank);
-  split.plan = settle(all, split.parts, devices, file_bytes, options, tower);
+  split.plan = settle(all, split.parts, devices, opened.file_bytes(), options, tower);
   split.plan.bytes_per_token = 0;
   for (const MemoryPlan& part : split.plan.parts) split.plan.bytes_per_token += part.bytes_per_token;
   return split;
@@ -217,8 +219,9 @@ SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes
 
 }  // namespace
 
-SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
-                          VisionTower* tower) {
+SplitPlan make_split_plan(const OpenModels& opened, Devices devices, EngineOptions& options, VisionTower* tower) {
+  const Models& models = opened.models;
+  const size_t file_bytes = opened.file_bytes();
   if (devices.size() == 1) return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower)};
   LB_CHECK(!asks_for_slots(options), kUnsupported,
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
@@ -227,7 +230,7 @@ SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_byt
   LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
            " read keys and values of other layers, or inputs of their own, which models on several devices (",
            names_of(devices), ") do not support. Name one device");
-  return options.split == SplitMode::kTensor ? split_tensors(models, devices, file_bytes, options, tower)
+  return options.split == SplitMode::kTensor ? split_tensors(opened, devices, options, tower)
                                              : split_layers(models, devices, file_bytes, options, tower);
 }
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/open_models.h"
 #include "engine/plan.h"
 
 namespace lb {
@@ -17,9 +18,9 @@ struct SplitPlan {
 // options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: on the first device;
-// null without images. Throws like make_plan(). options.split = tensor: a slice of the model on every device, which
-// decodes with graphs.
-SplitPlan make_split_plan(const Models& models, std::span<const DeviceSizes* const> devices, size_t file_bytes,
-                          EngineOptions& options, VisionTower* tower);
+// null without images. Throws like make_plan(). options.split = tensor: a slice of the model and a whole draft model on
+// every device, which decodes with graphs.
+SplitPlan make_split_plan(const OpenModels& opened, std::span<const DeviceSizes* const> devices, EngineOptions& options,
+                          VisionTower* tower);
 
 }  // namespace lb

@@ -25,7 +25,7 @@ void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   if (by_length.empty()) return;
   const auto replay = std::make_shared<Replay>(by_length, seed);
   speculator.replay([replay] { return replay->next(); });
-  if (speculator.memory_.replay_logprobs == nullptr) return;
+  if (speculator.drafters_.model == nullptr) return;
   // Synthetic weights hardly prefer any token, so their trees would be only one or two levels deep. A replay needs long
   // paths, so the likeliest token of each depth gets probability 1.
   const DraftModel& model = *session_.engine().draft_model();
@@ -33,7 +33,9 @@ void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   std::array<float, kMaxTree * kMaxTopTokens> logprobs;
   for (int i = 0; i < n; ++i) logprobs[i] = -float(i % k);
   const std::lock_guard lock(session_.timeline_.turn());
-  session_.timeline_.stream().upload(speculator.memory_.replay_logprobs, logprobs.data(), n * sizeof(float));
+  SequenceState& state = session_.timeline_.state();
+  for (size_t i = 0; i < speculator.memory_.size(); ++i)
+    state.stream_of(int(i)).upload(speculator.memory_[i].replay_logprobs, logprobs.data(), n * sizeof(float));
 }
 
 void SessionProbe::measure_append(std::span<const int32_t> ids, int n_logits,
@@ -50,8 +52,21 @@ void SessionProbe::measure_append(std::span<const int32_t> ids, int n_logits,
   measure([&] {
     timeline.compute(ids, {}, interrupted);
     for (int r = rows - n_logits; r < rows; r += PassBuffers::kLogitRows)
-      timeline.head(engine.buffers_for(rows), r, std::min(PassBuffers::kLogitRows, rows - r), engine.buffers().logits);
+      timeline.head(engine.buffers_for(rows), r, std::min(PassBuffers::kLogitRows, rows - r));
   });
+}
+
+std::vector<std::vector<float>> SessionProbe::rank_logits() {
+  const Engine& engine = session_.engine();
+  const std::optional<LogitsRow> row = session_.decode_.device_row();
+  LB_CHECK(engine.is_split_by_tensors() && row, kInvalid,
+           "ranks have a token's logits after sync() has decoded it, where the model is split by tensors");
+  const size_t vocab = engine.model().info().vocab;
+  std::vector<std::vector<float>> logits(engine.n_shards(), std::vector<float>(vocab));
+  const std::lock_guard lock(session_.timeline_.turn());
+  for (int i = 0; i < engine.n_shards(); ++i)
+    session_.timeline_.state().stream_of(i).download(logits[i].data(), row->on(i), vocab * sizeof(float));
+  return logits;
 }
 
 double SessionProbe::time_append(std::span<const int32_t> ids, int n_logits, const Interrupted& interrupted) {
@@ -100,6 +115,7 @@ DraftStepTimes SessionProbe::time_draft_step(std::span<const int32_t> ids, int r
   TokenLoop* loop = session_.loop_.get();
   ModelDrafter* model = speculator.drafters_.model.get();
   const Engine& engine = session_.engine();
+  check_one_device(engine);
   LB_CHECK(loop != nullptr && model != nullptr, kUnsupported,
            "draft steps are timed on a GPU with a draft model; this engine runs on ", engine.plan().device, " with ",
            model == nullptr ? "none" : "one");
@@ -115,10 +131,11 @@ DraftStepTimes SessionProbe::time_draft_step(std::span<const int32_t> ids, int r
   speculator.tree_.walk.draft().rows = rows;
   const std::array<std::pair<double DraftStepTimes::*, Work>, 5> parts = {{
       {&DraftStepTimes::draft_ms, [&] { model->send(ids.back(), depth); }},
-      {&DraftStepTimes::tree_ms, [&] { model->grow(max_rows, rows); }},
-      {&DraftStepTimes::verify_ms, [&] { speculator.run_tree([](Stream&, const Timeline::RowInputs&) {}, {}); }},
+      {&DraftStepTimes::tree_ms, [&] { model->grow(0, max_rows, rows); }},
+      {&DraftStepTimes::verify_ms, [&] { speculator.run_tree([](int, const Timeline::RowInputs&) {}, {}); }},
       {&DraftStepTimes::walk_ms, [&] { session_.decode_.start_walk(greedy, 0, true); }},
-      {&DraftStepTimes::commit_ms, [&] { timeline.state().send_moves(0, n_layers, speculator.memory_.n_before); }},
+      {&DraftStepTimes::commit_ms,
+       [&] { timeline.state().send_moves(0, 0, n_layers, speculator.memory_[0].n_before); }},
   }};
   const auto step = [&] {
     for (const auto& [part, work] : parts) work();

@@ -46,6 +46,8 @@ class SessionProbe {
   // Time stamps of the last decoded token's step; empty unless the megakernel computed it. Throws if the pack was built
   // without time stamps.
   StepTimeline step_timeline();
+  // [ranks] of [vocab]: the newest token's logits as each rank of a model that is split by tensors has them.
+  std::vector<std::vector<float>> rank_logits();
 
  private:
   using Work = std::function<void()>;

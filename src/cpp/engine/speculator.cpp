@@ -21,16 +21,16 @@ double ms_since(Clock::time_point start) {
 Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
     : timeline_(timeline), loop_(loop), parts_(timeline.stream()) {
   const Engine& engine = timeline_.engine();
-  const auto carve = [&](Carver carver) {
-    memory_ = TreeMemory(carver, engine.model(), engine.draft_model(), engine.options());
-    return carver.used();
-  };
-  if (const size_t bytes = carve({}); bytes > 0) {
-    const std::lock_guard lock(timeline_.turn());
-    reserved_ = timeline_.stream().reserve(bytes);
-    carve(Carver(*reserved_));
-    if (engine.draft_model() != nullptr) drafters_.model = std::make_unique<ModelDrafter>(timeline_, memory_);
+  memory_.resize(engine.n_shards());
+  const size_t bytes = TreeMemory::planned_bytes(engine.model(), engine.draft_model(), engine.options());
+  if (bytes == 0) return;
+  const std::lock_guard lock(timeline_.turn());
+  for (int i = engine.first_head_shard(); i < engine.n_shards(); ++i) {
+    Carver carver(*reserved_.emplace_back(timeline_.state().stream_of(i).reserve(bytes)));
+    memory_[i] = TreeMemory(carver, engine.model(), engine.draft_model(), engine.options());
   }
+  for (const TreeMemory& memory : memory_) logits_.push_back(memory.logits);
+  if (engine.draft_model() != nullptr) drafters_.model = std::make_unique<ModelDrafter>(timeline_, memory_);
 }
 
 void Speculator::start(const StepCosts& costs) {
@@ -69,7 +69,7 @@ void Speculator::share_outputs(std::shared_ptr<EarlierOutputs> outputs) {
 
 void Speculator::suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents) {
   timeline_.engine().check_text(tokens);
-  LB_CHECK(memory_.logits != nullptr, kUnsupported, "the engine was opened without speculation");
+  LB_CHECK(!logits_.empty(), kUnsupported, "the engine was opened without speculation");
   drafters_.suggested.suggest(tokens, parents);
 }
 
@@ -169,7 +169,7 @@ void Speculator::verify(const Interrupted& interrupted) {
   begin_replayed();
   const std::lock_guard lock(timeline_.turn());
   const Clock::time_point start = Clock::now();
-  run_tree([&](Stream& stream, const Timeline::RowInputs& to) { fill(stream, to); }, interrupted);
+  run_tree([&](int shard, const Timeline::RowInputs& to) { fill(shard, to); }, interrupted);
   if (tree_.is_planned && loop_ == nullptr) {
     timeline_.stream().wait();
     planner_->add_step_time(rows, ms_since(start));
@@ -179,30 +179,33 @@ void Speculator::verify(const Interrupted& interrupted) {
   counts_.drafted += rows - 1;
 }
 
-// The tree's inputs are in session-owned memory so that the GPU can grow the tree in place.
-void Speculator::run_tree(const std::function<void(Stream&, const Timeline::RowInputs&)>& fill,
-                          const Interrupted& interrupted) {
+// The tree's inputs are in session-owned memory so that a GPU can grow the tree in place. No tree grows where the
+// layers are on several devices.
+void Speculator::run_tree(const Timeline::Fill& fill, const Interrupted& interrupted) {
   const int rows = tree_.walk.draft().rows;
-  const Timeline::RowInputs inputs{memory_.tree->tokens, memory_.positions, memory_.tree->parents,
-                                   memory_.tree->ancestors};
-  const bool is_split = timeline_.engine().is_split_by_layers();  // no tree grows on several devices
-  timeline_.run({.n = rows, .is_tree = true, .inputs = is_split ? nullptr : &inputs}, fill, interrupted);
-  timeline_.head(timeline_.engine().buffers(), 0, rows, memory_.logits);
+  std::vector<Timeline::RowInputs> inputs;
+  if (!timeline_.engine().is_split_by_layers())
+    for (const TreeMemory& memory : memory_)
+      inputs.push_back({memory.tree->tokens, memory.positions, memory.tree->parents, memory.tree->ancestors});
+  timeline_.run({.n = rows, .is_tree = true, .inputs = inputs}, fill, interrupted);
+  timeline_.head(timeline_.engine().buffers(), 0, rows, logits_);
 }
 
-void Speculator::fill(Stream& stream, const Timeline::RowInputs& to) {
+void Speculator::fill(int shard, const Timeline::RowInputs& to) {
+  Stream& stream = timeline_.state().stream_of(shard);
   const Draft& draft = tree_.walk.draft();
   if (!tree_.is_known) {
-    drafters_.model->grow(tree_.max_rows, draft.rows);
-    loop_->fetch(memory_.tree);
+    drafters_.model->grow(shard, tree_.max_rows, draft.rows);
+    if (shard + 1 < timeline_.engine().n_shards()) return;
+    loop_->fetch(memory_.back().tree);
     return parts_.end(StepPart::kTree);
   }
   std::array<int32_t, 3 * kMaxTree> positions;
   const int start = timeline_.text_position(timeline_.state().n_tokens());
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < draft.rows; ++r) positions[axis * draft.rows + r] = start + draft.depths[r];
-  if (to.tokens == memory_.tree->tokens) {
-    upload(stream);
+  if (Draft* tree = memory_[shard].tree; tree != nullptr && to.tokens == tree->tokens) {
+    stream.upload(tree, &draft, sizeof draft);
   } else {
     stream.upload(to.tokens, draft.tokens, draft.rows * sizeof *draft.tokens);
     stream.upload(to.parents, draft.parents, draft.rows * sizeof *draft.parents);
@@ -211,7 +214,11 @@ void Speculator::fill(Stream& stream, const Timeline::RowInputs& to) {
   stream.upload(to.positions, positions.data(), 3 * draft.rows * sizeof(int32_t));
 }
 
-void Speculator::upload(Stream& stream) const { stream.upload(memory_.tree, &walk().draft(), sizeof(Draft)); }
+void Speculator::upload() const {
+  for (size_t i = 0; i < memory_.size(); ++i)
+    if (memory_[i].tree != nullptr)
+      timeline_.state().stream_of(int(i)).upload(memory_[i].tree, &walk().draft(), sizeof(Draft));
+}
 
 void Speculator::begin_replayed() { tree_.walk.set_replay_depth(next_length_ ? next_length_() : -1); }
 
@@ -247,13 +254,16 @@ bool Speculator::can_draft_ahead(int row) {
   return row == 0 && !tree_.is_known && planner_->draft_may_run_ahead() && drafters_.model->fits_ahead();
 }
 
-VerifiedTree Speculator::verified_tree(int row, bool accepts_path) {
-  return {.draft = memory_.tree,
-          .logits = memory_.logits,
-          .rows = walk().draft().rows,
-          .first = row,
-          .replay_length = walk().replay_length(row),
-          .accept = accepts_path ? drafters_.model->accept_path() : AcceptPath{}};
+std::vector<VerifiedTree> Speculator::verified_trees(int row, bool accepts_path) {
+  std::vector<VerifiedTree> trees;
+  for (size_t i = 0; i < memory_.size(); ++i)
+    trees.push_back({.draft = memory_[i].tree,
+                     .logits = memory_[i].logits,
+                     .rows = walk().draft().rows,
+                     .first = row,
+                     .replay_length = walk().replay_length(row),
+                     .accept = accepts_path ? drafters_.model->accept_path(int(i)) : AcceptPath{}});
+  return trees;
 }
 
 void Speculator::draft_ahead() {
@@ -304,7 +314,7 @@ void Speculator::add_pass_time(int rows, double ms) {
 void Speculator::replay(NextLength next_length) {
   next_length_ = std::move(next_length);
   if (!drafters_.model) return;
-  drafters_.model->set_logprobs(next_length_ ? memory_.replay_logprobs : memory_.logprobs);
+  drafters_.model->set_replayed(bool(next_length_));
 }
 
 }  // namespace lb

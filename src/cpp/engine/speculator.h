@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/model_drafter.h"
 #include "engine/part_clock.h"
@@ -82,9 +83,10 @@ class Speculator {
   void verify(const Interrupted& interrupted);
   // Begins the walk of a tree whose rows another pass computes.
   void begin_verified();
-  void upload(Stream& stream) const;  // the tree, for the device's walk
+  void upload() const;  // the tree, for the devices' walk
   const TreeWalk& walk() const { return tree_.walk; }
-  float* logits() const { return memory_.logits; }  // [rows, vocab] of the tree; null: the engine does not draft
+  // [shards] of [rows, vocab] of the tree; null on shards that compute no logits. Empty: the engine does not draft.
+  std::span<float* const> logits() const { return logits_; }
   void begin_walk() { tree_.walk.begin(); }
   void descend(int child);
   // Brings a device-grown tree to the host: by waiting for the device, or without a wait once a later token has been
@@ -93,7 +95,7 @@ class Speculator {
   void fetch_tree();
   // --- the device's walk. The caller has the turn.
   bool can_draft_ahead(int row);  // whether the device may accept its path from this row and draft below the path's end
-  VerifiedTree verified_tree(int row, bool accepts_path);
+  std::vector<VerifiedTree> verified_trees(int row, bool accepts_path);  // [shards]
   void draft_ahead();
 
   // --- commit
@@ -137,15 +139,16 @@ class Speculator {
   Draft draft_from_text(int32_t root, int max_rows);
   bool choose_tree(int32_t root, int max_rows, const Proposal& options);
   Draft model_tree(int32_t root, int max_rows, bool has_draft, bool may_grow);
-  void fill(Stream& stream, const Timeline::RowInputs& to);
+  void fill(int shard, const Timeline::RowInputs& to);
   void begin_replayed();
-  // Computes the tree's rows and their logits. `fill` sends the inputs to the stream.
-  void run_tree(const std::function<void(Stream&, const Timeline::RowInputs&)>& fill, const Interrupted& interrupted);
+  // Computes the tree's rows and their logits. `fill` sends the inputs to a shard's stream.
+  void run_tree(const Timeline::Fill& fill, const Interrupted& interrupted);
 
   Timeline& timeline_;
   TokenLoop* loop_;
-  std::unique_ptr<Memory> reserved_;  // backs memory_; null if the engine does not draft
-  TreeMemory memory_;
+  std::vector<std::unique_ptr<Memory>> reserved_;  // backs memory_; empty if the engine does not draft
+  std::vector<TreeMemory> memory_;                 // [shards]; empty memory on shards that compute no logits
+  std::vector<float*> logits_;                     // of memory_; empty if the engine does not draft
   std::optional<DraftPlanner> planner_;
   SamplingKind sampling_ = SamplingKind::kGreedy;
   Drafters drafters_;

@@ -133,7 +133,7 @@ double StepCostMeter::draft_ms(int depth) {
   return time(kCostRuns, [&] {
     if (!model.start({{}, 0, 0, depth + 1, depth})) return;
     const std::lock_guard lock(session_.timeline_.turn());
-    model.grow(session_.speculator_.max_tree_rows(), 1);
+    for (int i = 0; i < session_.engine().n_shards(); ++i) model.grow(i, session_.speculator_.max_tree_rows(), 1);
   });
 }
 
@@ -146,7 +146,7 @@ void StepCostMeter::measure_drafts() {
     costs_.first_ms = std::min(costs_.draft_ms, draft_ms(1));
   }
   const auto decode_twice = [&] { decode(2); };  // the second step is pending and has no row yet
-  if (session_.timeline_.step_ring() != nullptr)
+  if (!session_.timeline_.step_rings().empty())
     costs_.context_ms = time(kCostRuns, [&] { session_.at_rest(); }, decode_twice);
 }
 

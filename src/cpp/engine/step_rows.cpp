@@ -13,9 +13,12 @@ size_t StepRows::planned_bytes(const DraftModel& model) {
 }
 
 StepRows::StepRows(const Engine& engine, SequenceState& state)
-    : engine_(engine), state_(state), memory_(state.stream().reserve(planned_bytes(*engine.draft_model()))), ring_() {
-  Carver carver(*memory_);
-  ring_.rows = carver.take<float>(memory_->size() / sizeof(float));
+    : engine_(engine), state_(state), recordings_(engine.n_shards()) {
+  for (int i = 0; i < engine.n_shards(); ++i) {
+    const Memory& memory = *memories_.emplace_back(state.stream_of(i).reserve(planned_bytes(engine.draft_on(i))));
+    Carver carver(memory);
+    rings_.push_back({carver.take<float>(memory.size() / sizeof(float))});
+  }
 }
 
 bool StepRows::is_full() const {
@@ -26,7 +29,8 @@ bool StepRows::is_full() const {
 void StepRows::begin_step() {
   const int slot = state_.n_tokens();
   first_missing_ = std::min(first_missing_, slot);
-  if (newest_ < 0) engine_.draft_model()->begin_steps(ring_, slot, state_, state_.stream());
+  for (int i = 0; i < engine_.n_shards() && newest_ < 0; ++i)
+    engine_.draft_on(i).begin_steps(rings_[i], slot, state_, state_.stream_of(i));
   newest_ = slot;
 }
 
@@ -38,31 +42,37 @@ void StepRows::compute(std::span<const int32_t> tokens) {
 
 void StepRows::compute(int first, int rows, std::span<const int32_t> tokens) {
   LB_ASSERT(first / kPageTokens == (first + rows - 1) / kPageTokens && first + rows <= int(tokens.size()));
-  const PassBuffers& buffers = engine_.buffers();
-  Stream& stream = state_.stream();
+  for (int i = 0; i < engine_.n_shards(); ++i) compute_on(i, first, rows, tokens);
+}
+
+void StepRows::compute_on(int shard, int first, int rows, std::span<const int32_t> tokens) {
+  const PassBuffers& buffers = engine_.buffers_of(shard, engine_.buffers());
+  Stream& stream = state_.stream_of(shard);
   std::array<int32_t, 3 * kPageTokens> positions;
   for (int i = 0; i < 3 * rows; ++i) positions[i] = first + i % rows;
   stream.upload(buffers.tokens, tokens.data() + first, rows * sizeof(int32_t));
   stream.upload(buffers.positions, positions.data(), 3 * rows * sizeof(int32_t));
   stream.upload(buffers.draft_n_past, &first, sizeof first);
-  const Segment segment{0, rows, {}, buffers.draft_n_past, &state_};
+  const Segment segment{0, rows, {}, buffers.draft_n_past, &state_, shard};
   const auto send = [&] {
-    engine_.draft_model()->step_context(ring_, first,
-                                        {.taps = nullptr,
-                                         .tokens = buffers.tokens,
-                                         .positions = buffers.positions,
-                                         .rows = rows,
-                                         .segments = {&segment, 1}},
-                                        buffers.draft, engine_.options().activations, stream);
+    engine_.draft_on(shard).step_context(rings_[shard], first,
+                                         {.taps = nullptr,
+                                          .tokens = buffers.tokens,
+                                          .positions = buffers.positions,
+                                          .rows = rows,
+                                          .segments = {&segment, 1}},
+                                         buffers.draft, engine_.options().activations, stream);
   };
   if (rows < kPageTokens) return send();
-  stream.replay(recordings_[first / kPageTokens % recordings_.size()], send);
+  auto& recordings = recordings_[shard];
+  stream.replay(recordings[first / kPageTokens % recordings.size()], send);
 }
 
 void StepRows::settle(std::span<const int32_t> tokens) {
   if (newest_ < 0) return;
   compute(tokens);
-  engine_.draft_model()->end_steps(ring_, newest_, state_, state_.stream());
+  for (int i = 0; i < engine_.n_shards(); ++i)
+    engine_.draft_on(i).end_steps(rings_[i], newest_, state_, state_.stream_of(i));
   reset();
 }
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -21,7 +22,7 @@ class StepRows {
   // The engine has a draft model.
   StepRows(const Engine& engine, SequenceState& state);
 
-  const StepRing& ring() const { return ring_; }
+  std::span<const StepRing> rings() const { return rings_; }  // [shards]
   // Whether compute() is due before the next step, which would begin another page.
   bool is_full() const;
   // Call after a plain step has begun its append, before it is sent.
@@ -38,15 +39,16 @@ class StepRows {
  private:
   static constexpr int kNone = std::numeric_limits<int>::max();
   void compute(int first, int rows, std::span<const int32_t> tokens);
+  void compute_on(int shard, int first, int rows, std::span<const int32_t> tokens);
 
   const Engine& engine_;
   SequenceState& state_;
-  std::unique_ptr<Memory> memory_;
-  StepRing ring_;
-  int first_missing_ = kNone;  // slot of the first row without K and V
-  int newest_ = -1;            // slot of the newest plain step since settle(); -1: none
-  // Recordings of compute() for a whole page, one per half of the ring.
-  std::array<std::unique_ptr<Recording>, StepRing::kRows / kPageTokens> recordings_;
+  std::vector<std::unique_ptr<Memory>> memories_;  // [shards]
+  std::vector<StepRing> rings_;                    // [shards]
+  int first_missing_ = kNone;                      // slot of the first row without K and V
+  int newest_ = -1;                                // slot of the newest plain step since settle(); -1: none
+  // Recordings of compute() for a whole page on each shard, one per half of the ring.
+  std::vector<std::array<std::unique_ptr<Recording>, StepRing::kRows / kPageTokens>> recordings_;
 };
 
 }  // namespace lb

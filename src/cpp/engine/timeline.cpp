@@ -117,7 +117,8 @@ void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> po
     images.emplace(ids, *engine_);
     ids = images->tokens, rows.given = images->rows;
   }
-  const auto upload_rows = [&](Stream& stream, const RowInputs& to) {
+  const auto upload_rows = [&](int shard, const RowInputs& to) {
+    Stream& stream = state_.stream_of(shard);
     stream.upload(to.tokens, ids.data(), ids.size_bytes());
     stream.upload(to.positions, positions.data(), positions.size_bytes());
     if (!rows.is_tree) return;
@@ -134,11 +135,10 @@ bool Timeline::is_sparse_chunk(int first, int end) const {
   return engine_->prompt_buffers().sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
 }
 
-void Timeline::run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
-                   const Interrupted& interrupted) {
+void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interrupted) {
   const PassBuffers& buffers = engine_->buffers_for(rows.n, rows.is_sparse);
   const int n_shards = engine_->n_shards();
-  LB_ASSERT(rows.inputs == nullptr || n_shards == 1);
+  LB_ASSERT(rows.inputs.empty() || std::ssize(rows.inputs) == n_shards);
   const size_t n = rows.n;
   settle_steps();
   state_.begin_append(rows.n, rows.is_tree);
@@ -147,7 +147,7 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   for (int i = 0; i < n_shards; ++i) {
     const PassBuffers& own = engine_->buffers_of(i, buffers);
     const RowInputs& in = inputs_[i] =
-        rows.inputs != nullptr ? *rows.inputs : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
+        !rows.inputs.empty() ? rows.inputs[i] : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
     segments_[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_, i};
     appends_[i] = {.tokens = {in.tokens, n},
                    .positions = {in.positions, 3 * n},
@@ -159,11 +159,11 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   const auto send = [&] { engine_->forward(buffers, appends_, rows.taps); };
   const auto send_rank = [&](int rank) { engine_->forward_rank(rank, buffers, appends_[rank]); };
   try {
-    for (int i = 0; i < n_shards; ++i) fill(*engine_->buffers_of(i, buffers).stream, inputs_[i]);
+    for (int i = 0; i < n_shards; ++i) fill(i, inputs_[i]);
     // A recording has neither copies from or to the host nor rows that go from device to device.
     const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();
     const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty() && !engine_->is_split_by_layers();
-    const std::array<uint64_t, 3> shape{n, rows.is_tree, rows.inputs != nullptr};
+    const std::array<uint64_t, 3> shape{n, rows.is_tree, !rows.inputs.empty()};
     if (!is_recordable) {
       send();
     } else if (engine_->is_split_by_tensors()) {
@@ -178,18 +178,14 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   state_.end_append();
 }
 
-void Timeline::head(const PassBuffers& buffers, int row, int rows, float* logits) const {
-  if (engine_->is_split_by_tensors()) {
-    LB_ASSERT(logits == buffers.logits);
-    for (int i = 0; i < engine_->n_shards(); ++i) engine_->head_on(i, buffers, row, rows, nullptr);
-  } else {
-    engine_->head_on(engine_->n_shards() - 1, buffers, row, rows, logits);
-  }
+void Timeline::head(const PassBuffers& buffers, int row, int rows, std::span<float* const> logits) const {
+  for (int i = engine_->first_head_shard(); i < engine_->n_shards(); ++i)
+    engine_->head_on(i, buffers, row, rows, logits.empty() ? nullptr : logits[i]);
   engine_->check_intact();
 }
 
 void Timeline::download_head(const PassBuffers& buffers, int row, int rows, float* logits) const {
-  head(buffers, row, rows, buffers.logits);
+  head(buffers, row, rows);
   buffers.stream->download(logits, buffers.logits, sizeof(float) * rows * engine_->model().info().vocab);
 }
 

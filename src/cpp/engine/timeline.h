@@ -27,8 +27,11 @@ class Timeline {
   EngineTurn& turn() const { return engine_->buffers().turn; }
   SequenceState& state() { return state_; }
   Stream& stream() const { return state_.stream(); }
-  // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
-  const StepRing* step_ring() const { return step_rows_ ? &step_rows_->ring() : nullptr; }
+  // The ring of the tapped rows of plain steps on each shard; empty without a draft model, and on the CPU, which has no
+  // plain steps.
+  std::span<const StepRing> step_rings() const {
+    return step_rows_ ? step_rows_->rings() : std::span<const StepRing>();
+  }
   uint64_t number() const { return number_; }  // unique in the process
   bool has_images() const { return !images_.empty(); }
   // Position of a text row after `slot` tokens: an image takes fewer positions than it has tokens (M-RoPE).
@@ -58,17 +61,17 @@ class Timeline {
   struct Rows {
     int n;
     bool is_tree = false;
-    const RowInputs* inputs = nullptr;  // on the only shard; null: the pass buffers'
+    std::span<const RowInputs> inputs{};  // [shards]; empty: the pass buffers'
     const Taps* taps = nullptr;
     bool is_sparse = false;  // block-sparse attention; else dense
     std::span<const GivenRows> given{};
   };
-  // Computes an append whose inputs `fill` sends to the stream of each shard. The append then awaits a commit.
-  void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
-           const Interrupted& interrupted);
-  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory. On ranks: on each,
-  // and `logits` is buffers.logits.
-  void head(const PassBuffers& buffers, int row, int rows, float* logits) const;
+  // Computes an append whose inputs `fill` sends to the stream of a shard. The append then awaits a commit.
+  using Fill = std::function<void(int shard, const RowInputs& to)>;
+  void run(const Rows& rows, const Fill& fill, const Interrupted& interrupted);
+  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, on each shard that computes logits.
+  // logits: [shards], where to; empty: to its pass buffers'.
+  void head(const PassBuffers& buffers, int row, int rows, std::span<float* const> logits = {}) const;
   // Copies the logits of at most kLogitRows rows to the host.
   void download_head(const PassBuffers& buffers, int row, int rows, float* logits) const;
   // Throws when a logit is infinite or NaN; n_tokens precede it.

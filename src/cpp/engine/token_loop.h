@@ -31,7 +31,16 @@ struct StepLost : Error {
   using Error::Error;
 };
 
-// A verified tree in device memory.
+// A row of logits [vocab] in the memory of each shard that computes logits, which all have the same values.
+struct LogitsRow {
+  std::span<float* const> rows;  // [shards] of many rows
+  size_t offset = 0;             // of this row
+
+  const float* on(int shard) const { return rows[shard] + offset; }
+  const float* on_last() const { return rows.back() + offset; }
+};
+
+// A verified tree in a shard's memory.
 struct VerifiedTree {
   const Draft* draft;
   const float* logits;  // [rows, vocab]
@@ -48,24 +57,23 @@ class TokenLoop {
 
   // Starts choosing a token from logits, [vocab] on the host, as `sampler` would.
   virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
-  // [vocab] in the memory of a shard that computes logits, unused while no step is pending: room for rows that other
-  // passes compute.
-  virtual float* logits(int shard) const = 0;
+  // [shards] of [vocab], unused while no step is pending: room for rows that other passes compute.
+  virtual std::span<float* const> logits() const = 0;
   // Starts choosing a token from a row of logits in device memory. is_bound: the device already holds this sampler's
   // state, from the last choice.
-  virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;
+  virtual void sample_row(const Sampler& sampler, const LogitsRow& logits, bool is_bound) = 0;
   // sample_row() for several loops of one engine, in as few launches as the kernels allow.
   struct RowChoice {
     TokenLoop* loop;
     const Sampler* sampler;
-    const float* logits;
+    LogitsRow logits;
     bool is_bound;
   };
   virtual void sample_rows(std::span<const RowChoice> choices) = 0;
   // Starts choosing the tokens of a walk down a tree: take() returns them one by one, up to the first token that is not
-  // in the tree. The sampler has no mask.
-  virtual void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) = 0;
-  // Starts copying a tree to the host. The copy is complete once take() returns a token chosen later.
+  // in the tree. trees: [shards] the same tree. The sampler has no mask.
+  virtual void start_walk(const Sampler& sampler, std::span<const VerifiedTree> trees, bool is_bound) = 0;
+  // Starts copying a tree of the last shard to the host. The copy is complete once take() returns a token chosen later.
   virtual void fetch(const Draft* tree) = 0;
   virtual const Draft& fetched() const = 0;
   // Sets the next step's input. Without it, the input is the last chosen token.

@@ -242,7 +242,7 @@ void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, con
   target_.embed(masked_, rows - 1, b.x + h, stream);
   for (int i = 0; i < static_cast<int>(w_.layers.size()); ++i) {
     const Tree tree{nullptr, masks_ + static_cast<size_t>(i) * rows};
-    const Segment block{0, rows, tree, state.n_past(), &state};
+    const Segment block{0, rows, tree, state.n_past(shard()), &state, shard()};
     layer(i, b, {rows, {&block, 1}, ws.cos, ws.sin, activations, scratch, stream});
   }
   run(norm(b.x + h, w_.final_norm, ws.hidden, depth), stream);  // row 0 is the newest token

@@ -5,6 +5,9 @@
 //   propose()  After begin_draft(): the likeliest tokens of each depth below the newest token.
 // Plain decode steps on a GPU only store their tapped rows in a ring; step_context() writes the draft layers' rows of
 // many steps together. Embedding and head are the target's. Tokens are only proposals: the target decides every token.
+//
+// Of a target that is split by tensors every rank has a whole draft model, whose target is the rank's slice. The ranks
+// exchange the logits of the head, so all propose the same tokens.
 #pragma once
 
 #include <memory>
@@ -80,6 +83,8 @@ class DraftModel : public Network {
   void top_tokens(const DraftWorkspace& ws, int row, int rows, float scale, float softcap, Stream& stream) const;
   virtual size_t scratch_bytes(int max_rows) const = 0;
   void check(int depth, const SequenceState& state) const;  // of propose()
+  // The shard of the SequenceState that has the target's and these layers.
+  int shard() const { return target_.rank(); }
   // Index in the SequenceState of one of layer_shapes().
   int state_layer(int i) const { return target_.info().n_layers + i; }
 

@@ -222,6 +222,7 @@ class Model final : public Network {
     own_logits_ = logits;
   }
   bool is_slice() const { return !vocab_shares_.empty(); }
+  int rank() const { return rank_; }  // 0: also of a whole model
   int n_ranks() const { return static_cast<int>(vocab_shares_.size()); }
   int own_vocab() const { return weights_.head.n_out; }
   int widest_vocab() const { return *std::ranges::max_element(vocab_shares_); }
@@ -238,8 +239,9 @@ class Model final : public Network {
   Weights weights_;
   std::vector<RopeTables> rope_, second_rope_;  // one per part
   std::vector<const float*> next_norms_;        // one per part on a device
-  RankMailboxes ranks_{};                       // n == 0: the model is whole
-  std::vector<int> vocab_shares_;               // [ranks] rows of the head on each rank; empty: the model is whole
+  int rank_ = 0;
+  RankMailboxes ranks_{};          // n == 0: the model is whole
+  std::vector<int> vocab_shares_;  // [ranks] rows of the head on each rank; empty: the model is whole
   float* own_logits_ = nullptr;
 };
 

@@ -157,13 +157,13 @@ void Mtp::context(const DraftRows& in, const DraftWorkspace& ws, Activations act
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
   for (const Segment& rows : in.segments) {
-    const RowLayer kept = rows.state->row(state_layer(1));
+    const RowLayer kept = rows.state->row(state_layer(1), shard());
     const size_t first = static_cast<size_t>(rows.first_row) * info_.hidden;
     run(PreviousRow{.x = in.taps + first,
                     .history = kept.history,
                     .pending = kept.pending,
                     .y = b.before + first,
-                    .accepted = rows.state->accepted(),
+                    .accepted = rows.state->accepted(shard()),
                     .tree = rows.tree,
                     .rows = rows.rows,
                     .dim = info_.hidden},
@@ -187,12 +187,12 @@ void Mtp::keys_values(const DraftRows& in, const Buffers& b, const DraftWorkspac
 // copied to the ring.
 void Mtp::begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
   LB_ASSERT(slot > 0);
-  const RowLayer kept = state.row(state_layer(1));
+  const RowLayer kept = state.row(state_layer(1), shard());
   run(PreviousRow{.x = nullptr,
                   .history = kept.history,
                   .pending = kept.pending,
                   .y = nullptr,
-                  .accepted = state.accepted(),
+                  .accepted = state.accepted(shard()),
                   .tree = {},
                   .rows = 0,
                   .dim = info_.hidden},
@@ -212,7 +212,7 @@ void Mtp::step_context(const StepRing& ring, int slot, const DraftRows& in, cons
 // Leaves the row layer as if the last step had been a one-row append through context(): its row is pending, the
 // previous row is history.
 void Mtp::end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
-  const RowLayer kept = state.row(state_layer(1));
+  const RowLayer kept = state.row(state_layer(1), shard());
   run(copy(row_of(ring, slot - 1), kept.history), stream);
   run(copy(row_of(ring, slot), kept.pending), stream);
 }
@@ -226,13 +226,13 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
   const Buffers b(scratch, 1, h);
   run(rope_.table(root.positions, max_depth_ + 1, ws.cos, ws.sin), stream);
   // The last committed row, folded into a copy, because the state must still be able to rewind.
-  const RowLayer kept = state.row(state_layer(1));
+  const RowLayer kept = state.row(state_layer(1), shard());
   run(copy(kept.history, b.before), stream);
   run(PreviousRow{.x = nullptr,
                   .history = b.before,
                   .pending = kept.pending,
                   .y = nullptr,
-                  .accepted = state.accepted(),
+                  .accepted = state.accepted(shard()),
                   .tree = {},
                   .rows = 0,
                   .dim = h},
@@ -244,7 +244,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
     combine(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, before, 1, b, activations, stream);
     const size_t angles = static_cast<size_t>(d) * rope_.n_pairs;
     // Draft rows have text positions: a row's position is the number of tokens before it.
-    const Segment row{0, 1, {}, root.positions + d, &state};
+    const Segment row{0, 1, {}, root.positions + d, &state, shard()};
     const Step step{1, {&row, 1}, ws.cos + angles, ws.sin + angles, activations, scratch, stream};
     w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, b.x, step);
     const RmsNorm ffn_in = norm(b.x, w_.ffn_norm, b.y, 1);

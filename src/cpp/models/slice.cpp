@@ -173,6 +173,7 @@ std::unique_ptr<Model> Model::slice(int rank, int n) const {
   }
   own.copies = slicer.take_copies();
   auto model = std::make_unique<Model>(std::move(info), std::move(own));
+  model->rank_ = rank;
   for (int each = 0; each < n; ++each)
     model->vocab_shares_.push_back(count_of(shard_of(vocab, head.n_out, head.n_in, each, n)));
   return model;

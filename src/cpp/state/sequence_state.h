@@ -102,8 +102,8 @@ class SequenceState {
     LB_ASSERT(table_.is_appending() && call < n_calls());
     return shards_[shard]->recurrent(layer, call, table_);
   }
-  RowLayer row(int layer) const { return only_shard().row(layer); }
-  Accepted accepted() const { return only_shard().accepted(); }
+  RowLayer row(int layer, int shard = 0) const { return shards_[shard]->row(layer); }
+  Accepted accepted(int shard = 0) const { return shards_[shard]->accepted(); }
   void end_append();
   // Sets n_past() to the committed length, for ops that run between two appends: they read the committed sequence and
   // write up to `rows` rows after it.
@@ -115,9 +115,11 @@ class SequenceState {
   // and V still have to be moved; send_moves() has already moved the others.
   void commit(std::span<const int32_t> path) { commit(path, int(layers().size())); }
   void commit(std::span<const int32_t> path, int n_to_move);
-  // Moves, in layers [first, end), the K and V of the path in numbers() to the slots from *n_past on, where commit()
-  // expects them.
-  void send_moves(int first, int end, const int32_t* n_past) { only_shard().send_moves(first, end, n_past); }
+  // Moves, in a shard's layers of [first, end), the K and V of the path in numbers() to the slots from *n_past on,
+  // where commit() expects them.
+  void send_moves(int shard, int first, int end, const int32_t* n_past) {
+    shards_[shard]->send_moves(first, end, n_past);
+  }
   void commit_chain(int keep) { table_.commit_chain(keep); }  // the first `keep` rows
   void rewind(int n_tokens);
   // Ends an append whose forward pass stopped half-way and drops its rows. With recurrent layers it empties the
@@ -143,11 +145,6 @@ class SequenceState {
   void upload_page_tables();
 
  private:
-  // The shard of an engine on one device. Decode steps on the device and draft models need it.
-  ShardState& only_shard() const {
-    LB_ASSERT(shards_.size() == 1);
-    return *shards_.front();
-  }
   void begin(int rows, bool is_tree, bool takes_pages = true);
   bool take_pages(int n_tokens, int rows_ahead);
   bool try_swap_in();

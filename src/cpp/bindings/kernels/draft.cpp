@@ -25,7 +25,8 @@ class Drafting {
  public:
   explicit Drafting(std::shared_ptr<const Engine> engine)
       : engine_(std::move(engine)), state_(engine_->layer_shapes(), engine_->state_options(), stream()) {
-    LB_CHECK(engine_->draft_model() != nullptr, kInvalid, "the engine was opened without a draft model");
+    LB_CHECK(engine_->draft_model() != nullptr && engine_->n_shards() == 1, kInvalid,
+             "the engine was opened without a draft model, or on several devices");
     const auto carve = [&](Carver carver) {
       tree_ = TreeMemory(carver, engine_->model(), engine_->draft_model(), engine_->options());
       return carver.used();

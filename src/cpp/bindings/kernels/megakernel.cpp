@@ -111,7 +111,7 @@ std::vector<int32_t> decode_ahead(const Engine& engine,
   const std::lock_guard lock(engine.buffers().turn);
   const std::span<const LayerShape> layers = engine.model().layer_shapes();
   SequenceState state({layers.begin(), layers.end()}, engine.state_options(), *engine.buffers().stream);
-  const std::unique_ptr<TokenLoop> loop = engine.backend().make_loop(engine, state, nullptr);
+  const std::unique_ptr<TokenLoop> loop = engine.backend().make_loop(engine, state, {});
   loop->sample(sampler, {logits.data(), logits.size()});
   std::vector<int32_t> ids;
   for (int started = 1; int(ids.size()) < n_tokens;) {

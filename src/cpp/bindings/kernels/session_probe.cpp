@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/arrays.h"
 #include "bindings/calls.h"
 #include "bindings/ids.h"
 #include "bindings/kernels/bindings.h"
@@ -65,6 +66,15 @@ nb::dict time_draft_step(SessionProbe& probe, const Ids& ids, int rows, int n) {
 
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
 
+std::vector<Array<float, 1>> rank_logits(SessionProbe& probe) {
+  std::vector<Array<float, 1>> arrays;
+  for (std::vector<float>& row : without_gil([&] { return probe.rank_logits(); })) {
+    const size_t n = row.size();
+    arrays.push_back(to_numpy<1>(std::move(row), {n}));
+  }
+  return arrays;
+}
+
 std::tuple<std::vector<StepRow>, std::vector<std::string>> step_timeline(SessionProbe& probe) {
   StepTimeline timeline = without_gil([&] { return probe.step_timeline(); });
   std::vector<StepRow> rows;
@@ -97,6 +107,7 @@ void bind_session_probe(nb::module_& m) {
            "kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.")
       .def_static("profile_together", &profile_together, "sessions"_a, "ids"_a,
                   "sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.")
+      .def("rank_logits", &rank_logits, "The newest token's logits as each rank of a tensor split has them.")
       .def(
           "step_timeline", &step_timeline,
           "Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each "
