@@ -164,6 +164,27 @@ def test_a_server_that_never_answers(site: tuple[str, ssl.SSLContext]) -> None:
             fetch(site, url, seconds=0.5)
 
 
+def test_a_name_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def wait(*_: object, **__: object) -> list[object]:
+        answers.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    start = time.monotonic()
+    with pytest.raises(InvalidRequestError, match=r"no complete answer within 0\.3 s"):
+        Fetcher(seconds=0.3).fetch("https://slow.example/image", "messages[0]")
+    assert time.monotonic() - start < 5
+    answers.set()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".example"])
+def test_a_host_that_does_not_exist(host: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"the image at 'https://.*' was not fetched: "):
+        Fetcher(seconds=20).fetch(f"https://{host}/image", "messages[0]")
+
+
 def test_certificates_are_checked(site: tuple[str, ssl.SSLContext]) -> None:
     with pytest.raises(InvalidRequestError, match="CERTIFICATE_VERIFY_FAILED"):
         Fetcher(is_allowed=only_here).fetch(f"{site[0]}/image", "messages.0")

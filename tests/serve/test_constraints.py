@@ -31,7 +31,7 @@ from lucebox.chat.constraints import (
 )
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.dialects.schema_types import forms_of
-from lucebox.chat.grammar_work import grammar_work
+from lucebox.chat.grammar_work import SECONDS, grammar_work
 from lucebox.chat.held_schemas import held_schema, held_tools
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.tools import Tool, ToolChoice
@@ -614,6 +614,25 @@ def test_an_answer_does_not_wait_for_the_mask_of_another() -> None:
 
     # Another process may take the core meanwhile, though hardly each time.
     assert any(accept < mask / 2 for mask, accept in (times() for _ in range(5)))
+
+
+def test_further_answers_do_not_spend_the_time_of_a_grammar() -> None:
+    """A request for many answers compiles its grammar for each; a limit bounds these compilations too."""
+    person, other = json_grammar(PERSON), json_grammar()
+    with grammar_work() as work:
+        TokenConstraint(tokens(), other)
+        TokenConstraint(tokens(), person)
+        spent, repeated = work.spent_s, work.repeated_s
+        assert spent > 0 and repeated == 0
+        work.spent_s = SECONDS  # as if they had been slow
+        for _ in range(15):
+            TokenConstraint(tokens(), person)
+        assert work.spent_s == SECONDS and work.repeated_s > 0
+        with pytest.raises(InvalidRequestError, match="the grammars of the request take more than 3 s"):
+            TokenConstraint(tokens(), regex_grammar("[0-9]+"))
+        work.repeated_s = SECONDS
+        with pytest.raises(InvalidRequestError, match=r"more than 3 s; ask for fewer answers \(n\)"):
+            TokenConstraint(tokens(), person)
 
 
 def test_a_large_vocabulary() -> None:

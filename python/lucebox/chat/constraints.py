@@ -253,16 +253,19 @@ def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
     mask of another, with the GIL."""
     tokens.check.check(grammar, begun)
     with grammar_work() as work:
-        work.check()
-        start = time.monotonic()
-        matcher = run_within_limit(lambda: _compiled(tokens, grammar), SENDER.get())
-        work.spent_s += time.monotonic() - start
+        work.check_compilation(grammar)
+        seconds = 0.0
+
+        def compiled() -> LLMatcher:
+            nonlocal seconds
+            start = time.thread_time()
+            matcher = LLMatcher(tokens.table, grammar, log_level=0, limits=limits())
+            seconds = time.thread_time() - start
+            return matcher
+
+        matcher = run_within_limit(compiled, SENDER.get())
+        work.add_compilation(grammar, seconds)
     assert isinstance(matcher, LLMatcher)
-    return matcher
-
-
-def _compiled(tokens: GrammarTokens, grammar: str) -> LLMatcher:
-    matcher = LLMatcher(tokens.table, grammar, log_level=0, limits=limits())
     if error := " ".join(matcher.get_error().split()):
         raise InvalidRequestError(f"the constraint cannot be compiled: {error[:300]}")
     return matcher

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lucebox.errors import InvalidRequestError
 
-__all__ = ["GrammarWork", "grammar_work"]
+__all__ = ["SECONDS", "GrammarWork", "grammar_work"]
 
 SECONDS = 3.0
-"""For all grammars of a request together, the start of processes and waiting not included."""
+"""For all grammars of a request together, the start of processes and waiting not included. The compilations for its
+further answers have as much again."""
 
 
 @dataclass(slots=True)
 class GrammarWork:
-    """The grammars of one request."""
+    """The grammars of one request. Each of its answers compiles its grammar; the first compilation of a grammar counts
+    as its own, so that the number of answers does not decide whether a grammar is too large."""
 
     spent_s: float = 0.0
+    repeated_s: float = 0.0
+    """Compilations of the same grammars for further answers."""
+    _compiled: set[str] = field(default_factory=set)
 
     @property
     def left_s(self) -> float:
@@ -34,6 +39,28 @@ class GrammarWork:
         if self.left_s <= 0:
             reason = f"the grammars of the request take more than {SECONDS:g} s"
             raise InvalidRequestError(f"the constraint cannot be compiled: {reason}")
+
+    def check_compilation(self, grammar: str) -> None:
+        """As check, for a compilation in this process, which may be for a further answer.
+
+        Raises:
+            InvalidRequestError: the grammars have taken too long.
+        """
+        if grammar not in self._compiled:
+            self.check()
+        elif self.repeated_s >= SECONDS:
+            raise InvalidRequestError(
+                f"the constraint cannot be compiled for each answer: that takes more than {SECONDS:g} s; ask for fewer "
+                "answers (n) in a request"
+            )
+
+    def add_compilation(self, grammar: str, seconds: float) -> None:
+        """Counts a compilation in this process; seconds: of a processor, so that a busy machine refuses nothing."""
+        if grammar in self._compiled:
+            self.repeated_s += seconds
+        else:
+            self._compiled.add(grammar)
+            self.spent_s += seconds
 
 
 _WORK: ContextVar[GrammarWork | None] = ContextVar("grammar_work", default=None)

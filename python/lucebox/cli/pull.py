@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
     with console.loading() as progress:
         model = resolve(args.model, offline=args.offline, progress=progress)
         if model.source == "hub":
-            fetch_tower(None, model, offline=args.offline, progress=progress)
+            fetch_tower(None, model, progress=progress)
     if model.source == "path":
         raise InvalidRequestError(f"{args.model} is a path on this machine; there is nothing to fetch")
     size = size_of(model.path)

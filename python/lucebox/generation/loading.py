@@ -46,11 +46,9 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     """
     device = _open_device(wanted)
     resolved = resolve(name, offline=offline, progress=progress)
-    tower = fetch_tower(wanted.mmproj, resolved, offline=offline, progress=progress)
+    tower = fetch_tower(wanted.mmproj, resolved, progress=progress)
     wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
-    if wanted.batch_invariant and wanted.draft == "auto":
-        drafts = (*drafts, Drafters())  # none, where a target lacks the kernels for exact trees
     place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
     scorer: Scorer | None = None
     try:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from lucebox.errors import InvalidRequestError
@@ -74,7 +75,7 @@ class Fetcher:
     def _get(self, link: SplitResult, end: float) -> bytes | str:
         """The body of an answer, or where it redirects to."""
         host, port = str(link.hostname), link.port or 443
-        connection = _Connection(host, port, self._address(host, port), self.tls, end)
+        connection = _Connection(host, port, self._address(host, port, end), self.tls, end)
         # A server that sends a byte now and then ends no single wait.
         watch = threading.Timer(max(0.0, end - time.monotonic()), connection.abort)
         watch.daemon = True
@@ -95,8 +96,8 @@ class Fetcher:
             watch.cancel()
             connection.close()
 
-    def _address(self, host: str, port: int) -> str:
-        found = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    def _address(self, host: str, port: int, end: float) -> str:
+        found = _addresses(host, port, end - time.monotonic())
         if refused := [one for one in found if not self.is_allowed(one)]:
             raise _Refused(f"{host} is {refused[0]}, which is not a public address")
         return found[0]
@@ -110,6 +111,33 @@ class Fetcher:
             connection.check_time()
         connection.check_time()  # the watch may have cut the body
         return bytes(body)
+
+
+def _addresses(host: str, port: int, seconds: float) -> list[str]:
+    """The addresses of a host.
+
+    Raises:
+        TimeoutError: the name server has not answered within `seconds`; the resolver itself may wait for minutes.
+        OSError: no such host.
+    """
+    answer: SimpleQueue[list[str] | OSError] = SimpleQueue()
+
+    def resolve() -> None:
+        try:
+            answer.put([str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)])
+        except OSError as error:
+            answer.put(error)
+        except UnicodeError as error:  # a name that no server knows
+            answer.put(OSError(str(error)))
+
+    threading.Thread(target=resolve, name="lucebox-resolve", daemon=True).start()
+    try:
+        found = answer.get(timeout=max(0.0, seconds))
+    except Empty:
+        raise TimeoutError from None
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
 FETCHER: ContextVar[Fetcher | None] = ContextVar("fetcher", default=None)

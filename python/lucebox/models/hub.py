@@ -110,8 +110,11 @@ def download(
     offline: bool = False,
     progress: Progress | None = None,
     endpoint: str | None = None,
+    has_answered: bool = False,
 ) -> Path:
     """The folder of a hub snapshot with `files`; continues an interrupted download.
+
+    has_answered: the hub has just told the files of the repository.
 
     Raises:
         ModelNotFoundError, HubError: as in resolve().
@@ -119,7 +122,7 @@ def download(
     offline = offline or constants.HF_HUB_OFFLINE
     bars = _bars(repo, progress)
     with _hub_errors(repo, endpoint, offline=offline):
-        if not offline:
+        if not offline and not has_answered:
             # An unreachable hub fails here immediately; the download would retry for half a minute.
             huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_TIMEOUT_SECONDS)
         folder = Path(
@@ -139,12 +142,17 @@ def download(
     if absent:
         raise HubError(f"{repo} on the hub: {absent[0]} is not in the cache, and the hub did not give it")
     for name in files:
-        _check(repo, folder / name, progress)
+        check(repo, folder / name, progress)
     return folder
 
 
-def _check(repo: str, file: Path, progress: Progress | None) -> None:
-    """Verifies a file against the hub's SHA-256, which is the name of a large file in the client's cache."""
+def check(repo: str, file: Path, progress: Progress | None) -> None:
+    """Verifies a file against the hub's SHA-256, which is the name of a large file in the client's cache. A file that
+    was verified before and has not changed since is not read again.
+
+    Raises:
+        HubError: the file is damaged.
+    """
     told = file.resolve().name
     if not re.fullmatch(r"[0-9a-f]{64}", told):
         return
@@ -168,9 +176,10 @@ def fetch(
     progress: Progress | None = None,
     endpoint: str | None = None,
     has_tokenizer: bool = True,
-) -> Path:
-    """The model of a repository: a GGUF file (the first part of a split one) or a folder of safetensors. Where the hub
-    cannot be reached, a model in the client's cache is used.
+) -> tuple[Path, tuple[str, ...] | None]:
+    """The model of a repository: a GGUF file (the first part of a split one) or a folder of safetensors; and the names
+    of the repository's files, None if the hub was not asked or did not answer. Then a model in the client's cache is
+    used.
 
     want: a quantisation, a file name or "safetensors"; None: the best trade-off. revision: a branch, tag or commit.
     has_tokenizer: a folder of safetensors must have a tokenizer; a drafter uses its target's.
@@ -186,28 +195,31 @@ def fetch(
                 info = huggingface_hub.HfApi(endpoint=endpoint).model_info(
                     repo, revision=revision, timeout=_TIMEOUT_SECONDS
                 )
-            names = [sibling.rfilename for sibling in info.siblings or ()]
+            names = tuple(sibling.rfilename for sibling in info.siblings or ())
         except GatedError:
             raise
         except HubError as error:
             unreachable = error
     if names is None:
         folder = _cached_snapshot(repo, revision) or _not_cached(repo, unreachable)
-        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        cached_names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         try:
-            files = _choose(repo, names, want, has_tokenizer)
+            files = _choose(repo, cached_names, want, has_tokenizer)
         except ModelNotFoundError as error:
             raise unreachable or error from None
+        for name in files:
+            check(repo, folder / name, progress)
     else:
         files = _choose(repo, names, want, has_tokenizer)
-        folder = download(repo, files, revision=revision, progress=progress, endpoint=endpoint)
+        folder = download(repo, files, revision=revision, progress=progress, endpoint=endpoint, has_answered=True)
         if MODULES_FILE in files and (modules := _files_of_modules(folder, names)):
-            download(repo, modules, revision=revision, progress=progress, endpoint=endpoint)
-    return folder / files[0] if files[0].endswith(".gguf") else folder
+            download(repo, modules, revision=revision, progress=progress, endpoint=endpoint, has_answered=True)
+    return folder / files[0] if files[0].endswith(".gguf") else folder, names
 
 
 def fetch_projector(
     repo: str,
+    names: Iterable[str],
     fits: Callable[[str], bool],
     *,
     revision: str | None = None,
@@ -215,24 +227,17 @@ def fetch_projector(
     endpoint: str | None = None,
 ) -> None:
     """Downloads a multimodal projector of a repository, if it has one whose name fits, into the snapshot of its models.
-    A hub that does not answer has none.
+
+    names: the repository's files.
 
     Raises:
         HubError: the download failed.
     """
-    try:
-        with _hub_errors(repo, endpoint):
-            info = huggingface_hub.HfApi(endpoint=endpoint).model_info(
-                repo, revision=revision, timeout=_TIMEOUT_SECONDS
-            )
-    except HubError:
-        return
-    names = [sibling.rfilename for sibling in info.siblings or ()]
     found = [name for name in names if fnmatch.fnmatch(name.lower(), "*mmproj*.gguf") and fits(name.rsplit("/", 1)[-1])]
     rank = {quant: i for i, quant in enumerate(_PREFERRED_PROJECTORS)}
     found.sort(key=lambda name: (rank.get(_quant(name) or "", len(rank)), name))
     if found:
-        download(repo, found[:1], revision=revision, progress=progress, endpoint=endpoint)
+        download(repo, found[:1], revision=revision, progress=progress, endpoint=endpoint, has_answered=True)
 
 
 class GatedError(HubError):

@@ -130,7 +130,7 @@ def plan_memory(
         others = tuple(replace(other, free_bytes=limit) for other in device.others)
         device = replace(device, free_bytes=limit, others=others)
     found = resolve(os.fspath(model), offline=offline, progress=progress)
-    tower = fetch_tower(wanted.mmproj, found, offline=offline, progress=progress)
+    tower = fetch_tower(wanted.mmproj, found, progress=progress)
     wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
     scorer = None

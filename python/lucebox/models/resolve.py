@@ -23,6 +23,8 @@ class ResolvedModel:
     source: str
     """"path", "catalog" or "hub"."""
     name: str
+    hub_files: tuple[str, ...] | None = None
+    """The names of the repository's files; None if the hub was not asked or did not answer."""
 
 
 def resolve(
@@ -73,7 +75,7 @@ def resolve(
             f"{model!r} is not a file or folder here, not a catalog name ({', '.join(names)}), and not a hub id "
             f"(org/name){did_you_mean(model, names) or _nearest_file(path)}"
         )
-    fetched = hub.fetch(
+    path, hub_files = hub.fetch(
         found.repo,
         found.want,
         revision=found.revision,
@@ -82,7 +84,7 @@ def resolve(
         endpoint=endpoint,
         has_tokenizer=not is_drafter,
     )
-    return ResolvedModel(fetched, "hub", str(found))
+    return ResolvedModel(path, "hub", str(found), hub_files)
 
 
 def _nearest_file(path: Path) -> str:

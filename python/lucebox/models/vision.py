@@ -55,22 +55,27 @@ def fetch_tower(
     mmproj: str | None,
     found: ResolvedModel,
     *,
-    offline: bool = False,
     progress: Progress | None = None,
     endpoint: str | None = None,
 ) -> str | None:
-    """`find_tower`, and for a model of the hub a projector of its repository. A hub that does not answer has none.
+    """`find_tower`, and for a model of the hub a projector of its repository. If the hub did not answer when it was
+    asked for the model, it is not asked again.
 
     Raises:
         HubError: the download of a projector failed, or it is damaged.
     """
     tower = find_tower(mmproj, found.path)
     name = parse_hub_name(found.name, is_link=hub.is_link) if found.source == "hub" else None
-    if tower is not None or mmproj is not None or offline or name is None or not _reads_images(found.path):
+    if mmproj is not None or name is None or not _reads_images(found.path):
         return tower
     try:
+        if tower is not None:
+            hub.check(name.repo, Path(tower), progress)
+        if tower is not None or found.hub_files is None:
+            return tower
         hub.fetch_projector(
             name.repo,
+            found.hub_files,
             lambda file: _may_belong(file, found.path.name),
             revision=name.revision,
             progress=progress,
