@@ -29,7 +29,7 @@ import gguf
 from lucebox.cli.clients import CLIENTS
 from lucebox.models import catalog
 from recorder import Exchange, Recorder, recording, results_in
-from task import CONTEXT, PASSED, RIGHT, SAID, WRONG, make_project, script_of
+from task import CONTEXT, PASSED, PROMPT, RIGHT, SAID, WRONG, make_project, script_of
 from trials import TRIALS, Trial
 
 TIMEOUT_SECONDS = 300
@@ -63,9 +63,12 @@ def run(trial: Trial, url: str, folder: Path) -> tuple[int, str]:
     home.mkdir()
     changes = {"HOME": str(home), "PWD": str(work)}
     launch = [sys.executable, "-m", "lucebox", "launch", trial.name, "--url", url, "--home", str(home / "client")]
+    command = [*launch, "--", *trial.arguments]
+    if trial.driver:
+        command = [sys.executable, str(Path(__file__).with_name(trial.driver)), PROMPT, *launch]
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
-            [*launch, "--", *trial.arguments],
+            command,
             cwd=work,
             env={**os.environ, **changes},
             stdin=subprocess.DEVNULL,

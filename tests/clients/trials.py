@@ -24,6 +24,8 @@ class Trial:
     overflow: str
     """The client's message for a prompt that is too long; empty: that turn is not tried."""
     has_tools: bool = True
+    driver: str = ""
+    """A program beside this file that starts the client and talks to it; empty: the client runs by itself."""
 
 
 TRIALS = (
@@ -56,7 +58,7 @@ TRIALS = (
         lambda work: (
             Step(READ, "read", {"filePath": f"{work}/calc.py"}),
             Step(MEND, "edit", {"filePath": f"{work}/calc.py", "oldString": WRONG, "newString": RIGHT}),
-            Step(RUN, "bash", {"command": TEST, "description": "Runs the test"}),
+            Step(RUN, "bash", {"command": TEST}),
             DONE,
         ),
         "ContextOverflowError",
@@ -125,5 +127,17 @@ TRIALS = (
         ),
         "",
         has_tools=False,
+    ),
+    Trial(
+        "open-webui",
+        (),
+        lambda work: (
+            Step(READ, "read_file", {"name": "calc.py"}),
+            Step(MEND, "edit_file", {"name": "calc.py", "old": WRONG, "new": RIGHT}),
+            Step(RUN, "run_test", {"name": "test_calc.py"}),
+            DONE,
+        ),
+        "",
+        driver="open_webui.py",
     ),
 )  # fmt: skip
