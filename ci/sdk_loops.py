@@ -3,7 +3,7 @@
 sdk_loops.py               every client
 sdk_loops.py litellm ...   these
 
-Each client asks a scripted model (tests/clients/loops/server.py) with a tool, over each protocol that it has, with and
+Each client asks a scripted model (tests/clients/weather.py) with a tool, over each protocol that it has, with and
 without a stream. Turn 1 is a thought, text and two calls; the client sends their results, and turn 2 answers. The
 client must show the script's texts and calls, however it read them, and send back the thought, unless it has no place
 for it. Each client has an environment of its own in build/sdks.
@@ -114,7 +114,7 @@ def prepared(client: Client) -> tuple[list[str | Path], Path] | None:
 @contextmanager
 def served() -> Iterator[dict[str, Any]]:
     """Starts the scripted server; yields its URL and its script."""
-    process = subprocess.Popen([sys.executable, LOOPS / "server.py"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, LOOPS.parent / "weather.py"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())

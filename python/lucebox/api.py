@@ -22,6 +22,7 @@ from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.template_settings import TemplateSettings
 from lucebox.compression.compressor import Compressor
+from lucebox.compression.scorer import Scorer
 from lucebox.compression.policy import CompressionRequest
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.asynchronous import last_of, stream_in_thread
@@ -103,13 +104,17 @@ class LLM:
         *,
         offline: bool = False,
         progress: Progress | None = None,
+        _scorer: Scorer | None = None,
         **options: Unpack[EngineFields],
     ) -> None:
+        """_scorer: see load_model's shared_scorer."""
         check_names(EngineOptions, options)
         if not isinstance(model, str | bytes | os.PathLike):
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
         wanted = EngineOptions(**options)
-        self.model = load_model(os.fsdecode(model), wanted, offline=offline, progress=progress)
+        self.model = load_model(
+            os.fsdecode(model), wanted, offline=offline, progress=progress, shared_scorer=_scorer
+        )
         """The loaded model, shared by everything that generates with it."""
         self._scheduler = Scheduler(self.model, cache=self._new_cache(parse_size(wanted.prefix_cache)))
         self._grammars = Grammars(self.model)

@@ -1,8 +1,5 @@
-"""A proxy between a client and the server that records the requests and forces the model's answers.
-
-A tiny model neither calls tools nor ends its answers. The proxy forces both with regular request fields: `tool_choice`
-with a single-valued schema, or a single-valued schema for the answer. It forwards the rest of the request unchanged.
-"""
+"""A proxy between a client and the server that records the requests. It forwards them unchanged, unless it is to make
+the first prompt longer."""
 
 from __future__ import annotations
 
@@ -18,15 +15,6 @@ from urllib.parse import urlsplit
 
 RECORDED_HEADERS = ("anthropic-beta", "anthropic-version", "content-type")
 HOP_HEADERS = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding", "date"})
-SAID = "lucebox-client-ok"  # the forced answer
-
-
-@dataclass
-class Call:
-    """A tool call to force; the client executes it."""
-
-    tool: str
-    arguments: dict[str, Any]
 
 
 @dataclass
@@ -45,8 +33,6 @@ class Recorder:
     """The proxy's state."""
 
     upstream: str
-    call: Call | None = None
-    """The first answer; None for a plain answer."""
     extra_words: int = 0
     """Words appended to the first prompt."""
     url: str = ""
@@ -56,12 +42,8 @@ class Recorder:
         """The request that is forwarded to the server."""
         if not body.get("tools"):
             return body  # a side request, such as for a title
-        if self.extra_words:
-            words, self.extra_words = self.extra_words, 0
-            return lengthened(path, body, words)
-        if self.call is None or results_in(body):
-            return answering(path, body)
-        return calling(path, body, self.call)
+        words, self.extra_words = self.extra_words, 0
+        return lengthened(path, body, words) if words else body
 
 
 def results_in(body: dict[str, Any]) -> list[str]:
@@ -82,55 +64,10 @@ def text_of(content: Any) -> str:
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content or [])
 
 
-def calling(path: str, body: dict[str, Any], call: Call) -> dict[str, Any]:
-    """Forces one call of the tool with these arguments."""
-    schema = {
-        "type": "object",
-        "properties": {name: {"type": kind_of(value), "enum": [value]} for name, value in call.arguments.items()},
-        "required": [*call.arguments],
-        "additionalProperties": False,
-    }
-    tools = [narrowed(tool, call.tool, schema) for tool in body["tools"]]
-    if path == "/v1/messages":
-        choice: Any = {"type": "tool", "name": call.tool, "disable_parallel_tool_use": True}
-        return {**body, "tools": tools, "tool_choice": choice}
-    if path == "/v1/responses":
-        choice = {"type": "function", "name": call.tool}
-    else:
-        choice = {"type": "function", "function": {"name": call.tool}}
-    return {**body, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
-
-
 def lengthened(path: str, body: dict[str, Any], n_words: int) -> dict[str, Any]:
     """Appends words to the prompt."""
     field = "input" if path == "/v1/responses" else "messages"
     return {**body, field: [*body[field], {"role": "user", "content": "word " * n_words}]}
-
-
-def kind_of(value: Any) -> str:
-    return {bool: "boolean", int: "integer", str: "string"}[type(value)]
-
-
-def narrowed(tool: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The tool; if it has this name, with this schema."""
-    if "function" in tool:
-        return {**tool, "function": narrowed(tool["function"], name, schema)}
-    if tool.get("name") != name:
-        return tool
-    return {**tool, "input_schema" if "input_schema" in tool else "parameters": schema}
-
-
-def answering(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Forces an answer of one word, as JSON."""
-    schema = {"type": "string", "enum": [SAID]}
-    if path == "/v1/messages":
-        return {**body, "tool_choice": {"type": "none"}, "output_config": {"format": {"type": "json_schema",
-                "schema": schema}}}  # fmt: skip
-    if path == "/v1/responses":
-        form = {"type": "json_schema", "name": "said", "schema": schema}
-        return {**body, "tool_choice": "none", "text": {"format": form}}
-    form = {"type": "json_schema", "json_schema": {"name": "said", "schema": schema}}
-    return {**body, "tool_choice": "none", "response_format": form}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -176,8 +113,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def recording(upstream: str, call: Call | None = None, extra_words: int = 0) -> Iterator[Recorder]:
-    recorder = Recorder(upstream, call, extra_words)
+def recording(upstream: str, extra_words: int = 0) -> Iterator[Recorder]:
+    recorder = Recorder(upstream, extra_words)
     handler = type("RecordingHandler", (Handler,), {"recorder": recorder})
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     recorder.url = f"http://127.0.0.1:{proxy.server_port}"

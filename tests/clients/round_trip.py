@@ -1,12 +1,12 @@
-"""Runs real clients, headless, on a real server: a plain turn, a turn in which the client executes a tool, and a turn
-whose prompt exceeds the context.
+"""Runs real clients, headless, on a real server: a task in which the client reads a file, edits it and runs a test, and
+a turn whose prompt exceeds the context.
 
-    npm install --prefix DIR @anthropic-ai/claude-code @openai/codex opencode-ai @mariozechner/pi-coding-agent
-    python tests/clients/round_trip.py --npm DIR [--record DIR] [client ...]
+    npm install --prefix DIR @anthropic-ai/claude-code @openai/codex opencode-ai @mariozechner/pi-coding-agent ...
+    PATH=DIR/node_modules/.bin:$PATH python tests/clients/round_trip.py [--record DIR] [client ...]
 
-The clients take 1.3 GB, so this is not part of the test suite. `lucebox launch` starts them on the tiny model, whose
-context is set longer than it was trained for: its text has no meaning, but every byte comes from the server.
-recorder.py forces answers and calls. To show that no network is needed, run it in a namespace without one:
+The clients take gigabytes, so this is not part of the test suite. `lucebox launch` starts them, from PATH. The server's
+model writes the answers of trials.py (task.py); its context is set longer than it was trained for. To show that no
+network is needed, run it in a namespace without one:
 `unshare -n sh -c 'ip link set lo up && exec python tests/clients/round_trip.py ...'`.
 """
 
@@ -22,60 +22,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import gguf
+from lucebox.cli.clients import CLIENTS
 from lucebox.models import catalog
-from recorder import SAID, Call, Exchange, Recorder, recording, results_in
+from recorder import Exchange, Recorder, recording, results_in
+from task import CONTEXT, PASSED, PROMPT, RIGHT, SAID, WRONG, make_project, script_of
+from trials import TRIALS, Trial
 
-CONTEXT = 65536
-PROMPT = "Say in one word how you are."
-RAN = "lucebox-tool-ran"
-COMMAND = f"echo {RAN} | tee proof.txt"
-TIMEOUT_SECONDS = 240
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A client and how it runs without a terminal."""
-
-    name: str
-    arguments: tuple[str, ...]
-    call: Call
-    """A call of the client's command tool."""
-    overflow: str
-    """The client's message for a prompt that is too long."""
-
-
-TRIALS = (
-    Trial(
-        "claude",
-        ("--print", "--output-format", "json", "--permission-mode", "dontAsk", "--allowedTools", "Bash",
-         "--no-session-persistence", "--", PROMPT),
-        Call("Bash", {"command": COMMAND, "description": "Says a word"}),
-        "Prompt is too long",
-    ),
-    Trial(
-        "codex",
-        ("exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "--json", PROMPT),
-        Call("exec_command", {"cmd": COMMAND}),
-        "Codex ran out of room in the model's context window",
-    ),
-    Trial(
-        "opencode",
-        ("run", "--pure", "--format", "json", PROMPT),
-        Call("bash", {"command": COMMAND, "description": "Says a word"}),
-        "ContextOverflowError",
-    ),
-    Trial(
-        "pi",
-        ("--print", "--mode", "json", "--no-session", "--offline", PROMPT),
-        Call("bash", {"command": COMMAND}),
-        '{"type":"compaction_start","reason":"overflow"}',
-    ),
-)  # fmt: skip
+TIMEOUT_SECONDS = 300
 
 
 def make_model(path: Path) -> None:
@@ -88,10 +45,9 @@ def make_model(path: Path) -> None:
 
 
 @contextmanager
-def served(model: Path) -> Iterator[str]:
-    """Starts a server; yields its URL."""
-    flags = ["--json", "--port", "0", "--context", str(CONTEXT), "--alias", "*", "--max-tokens", "96"]
-    command = [sys.executable, "-m", "lucebox", "serve", str(model), *flags]
+def served(model: Path, script: Path) -> Iterator[str]:
+    """Starts a server whose model follows a script; yields its URL."""
+    command = [sys.executable, str(Path(__file__).with_name("task.py")), str(model), str(script)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -101,17 +57,18 @@ def served(model: Path) -> Iterator[str]:
         process.wait(60)
 
 
-def run(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[int, str, Path]:
-    """Runs a client; returns exit code, output and working directory."""
-    work, home = folder / "work", folder / "home"
-    for each in (work, home):
-        each.mkdir(parents=True)
-    programs = [str(npm / "node_modules" / ".bin"), os.environ["PATH"]]
-    changes = {"HOME": str(home), "PWD": str(work), "PATH": os.pathsep.join(programs)}
+def run(trial: Trial, url: str, folder: Path) -> tuple[int, str]:
+    """Runs a client; returns exit code and output."""
+    home, work = folder / "home", folder / "work"
+    home.mkdir()
+    changes = {"HOME": str(home), "PWD": str(work)}
     launch = [sys.executable, "-m", "lucebox", "launch", trial.name, "--url", url, "--home", str(home / "client")]
+    command = [*launch, "--", *trial.arguments]
+    if trial.driver:
+        command = [sys.executable, str(Path(__file__).with_name(trial.driver)), PROMPT, *launch]
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
-            [*launch, "--", *trial.arguments],
+            command,
             cwd=work,
             env={**os.environ, **changes},
             stdin=subprocess.DEVNULL,
@@ -125,7 +82,7 @@ def run(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[int, str, Path
             code = 124
         finally:
             end_group(process.pid)  # also ends processes the client left behind
-    return code, (folder / "output").read_text(errors="replace"), work
+    return code, (folder / "output").read_text(errors="replace")
 
 
 def end_group(group: int) -> None:
@@ -135,10 +92,10 @@ def end_group(group: int) -> None:
         return
 
 
-def version(trial: Trial, npm: Path) -> str:
-    program = npm / "node_modules" / ".bin" / trial.name
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
-    return next(word for word in (done.stdout + done.stderr).split() if word[0].isdigit())
+def version(trial: Trial) -> str:
+    done = subprocess.run([CLIENTS[trial.name].program, "--version"], capture_output=True, text=True, timeout=120)
+    words = (done.stdout + done.stderr).replace("v", " ").split()
+    return next(word for word in words if word[0].isdigit())
 
 
 def refused(recorder: Recorder) -> list[str]:
@@ -150,39 +107,28 @@ def refused(recorder: Recorder) -> list[str]:
     ]
 
 
-def plain_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
-    """Runs a turn without tools; returns the problems found, and the requests."""
+def task_turn(trial: Trial, url: str, folder: Path) -> tuple[list[str], list[Exchange]]:
+    """The client reads the file, edits it, and runs the test; returns the problems found, and the requests."""
     with recording(url) as recorder:
-        code, output, _ = run(trial, recorder.url, folder, npm)
+        code, output = run(trial, recorder.url, folder)
     problems = refused(recorder)
     if code != 0:
         problems.append(f"exit code {code}: {output[-500:]}")
-    if SAID not in output:
-        problems.append(f"the answer is not in the client's output: {output[-500:]}")
-    return problems, recorder.exchanges
-
-
-def tool_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
-    """Runs a turn with a tool call; returns like plain_turn."""
-    with recording(url, trial.call) as recorder:
-        code, output, work = run(trial, recorder.url, folder, npm)
-    problems = refused(recorder)
-    if code != 0:
-        problems.append(f"exit code {code}: {output[-500:]}")
-    if not (work / "proof.txt").exists():
-        problems.append("the tool was not executed")
+    if RIGHT not in (folder / "work" / "calc.py").read_text():
+        problems.append("the file was not edited")
     returned = [result for each in recorder.exchanges for result in results_in(each.body or {})]
-    if not any(RAN in result for result in returned):
-        problems.append(f"the tool's result did not come back, only {returned}")
+    for text in (WRONG, PASSED) if trial.has_tools else ():
+        if not any(text.strip() in result for result in returned):
+            problems.append(f"no result has {text!r}, only {returned}")
     if SAID not in output:
         problems.append(f"the answer is not in the client's output: {output[-500:]}")
     return problems, recorder.exchanges
 
 
-def long_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
+def long_turn(trial: Trial, url: str, folder: Path) -> tuple[list[str], list[Exchange]]:
     """Runs a turn whose prompt exceeds the context: the client must report it in its own words, or compact."""
     with recording(url, extra_words=CONTEXT) as recorder:
-        _, output, _ = run(trial, recorder.url, folder, npm)
+        _, output = run(trial, recorder.url, folder)
     problems = [] if trial.overflow in output else [f"it does not say {trial.overflow!r}: {output[-500:]}"]
     return problems, recorder.exchanges
 
@@ -190,28 +136,34 @@ def long_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clients", nargs="*", default=[trial.name for trial in TRIALS], metavar="client")
-    parser.add_argument("--npm", type=Path, required=True, help="the folder with the clients' node_modules")
     parser.add_argument("--record", type=Path, help="a folder for the requests; fixtures.py shortens them")
     args = parser.parse_args()
     is_good = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = folder / "tiny.gguf"
+        model, script = folder / "tiny.gguf", folder / "script.json"
         make_model(model)
-        with served(model) as url:
+        with served(model, script) as url:
             for trial in TRIALS:
                 if trial.name not in args.clients:
                     continue
-                for kind, turn in (("plain", plain_turn), ("tool", tool_turn), ("long", long_turn)):
-                    problems, exchanges = turn(trial, url, folder / f"{trial.name}-{kind}", args.npm.absolute())
-                    client = f"{trial.name} {version(trial, args.npm)}"
+                for kind, turn in (("task", task_turn), ("long", long_turn)):
+                    if turn is long_turn and not trial.overflow:
+                        continue
+                    place = folder / f"{trial.name}-{kind}"
+                    (place / "work").mkdir(parents=True)
+                    make_project(place / "work")
+                    steps = script_of(trial.steps(place / "work"))
+                    script.write_text(json.dumps({"script": steps, "has_tools": trial.has_tools}))
+                    problems, exchanges = turn(trial, url, place)
+                    client = f"{trial.name} {version(trial)}"
                     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
                     n = sum(each.body is not None for each in exchanges)
                     print(f"{client} {date} {kind}: {n} requests,", end=" ")
                     print("; ".join(problems) or "good", flush=True)
                     is_good &= not problems
-                    if args.record and turn is not long_turn:
-                        record(args.record / f"{trial.name}-{kind}.json", client, date, exchanges)
+                    if args.record and turn is task_turn:
+                        record(args.record / f"{trial.name}.json", client, date, exchanges)
     return 0 if is_good else 1
 
 

@@ -152,6 +152,7 @@ def test_status_and_metrics_tell(scoring: Running, question: tuple[str, str]) ->
         "scorer": "recall-scorer.Q4_0",
         "scorer_bytes": after["compression"]["scorer_bytes"],
         "scorer_is_swapped": False,
+        "scorer_is_shared": False,
     }
     n_cut = field["original_tokens"] - field["kept_tokens"]
     assert after["totals"]["cut_tokens"] - status["totals"]["cut_tokens"] == n_cut

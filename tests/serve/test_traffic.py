@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from clients.fixtures import whole
 from lucebox.chat import ChatTemplate
 from lucebox.chat.conversation import Conversation
 from lucebox.chat.messages import checked_messages
@@ -21,13 +22,18 @@ from text_data import DATA, tiny_tokenizer
 
 TRAFFIC = Path(__file__).parent / "traffic"
 FILES = sorted(path.stem for path in TRAFFIC.glob("*.json"))
-WITH_TOOL = [name for name in FILES if name.endswith("-tool")]
-RESULT = "lucebox-tool-ran"  # the tool's output
+WITH_TOOLS = [name for name in FILES if name not in ("aider", "open-webui")]
+RESULT = "lucebox-test-passed"  # the output of the last tool
 BEGIN = "<|im_start|>assistant\n"
 
 
 def requests_of(name: str) -> list[dict[str, Any]]:
-    return list(json.loads((TRAFFIC / f"{name}.json").read_text())["requests"])
+    requests: list[dict[str, Any]] = []
+    body: dict[str, Any] = {}
+    for request in json.loads((TRAFFIC / f"{name}.json").read_text())["requests"]:
+        body = whole(request, body)
+        requests.append({**request, "body": body})
+    return requests
 
 
 def conversation_of(path: str, body: dict[str, Any]) -> Conversation:

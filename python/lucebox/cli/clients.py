@@ -1,4 +1,4 @@
-"""Coding agents: the files and environment variables that point each of them at a lucebox server, in a separate home.
+"""Coding agents and other clients: the files and environment variables that point each of them at a lucebox server, in a separate home.
 The user's own configuration of the agent stays untouched."""
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class Setup:
     variables: Mapping[str, str]
     """In a value that begins with "~/", "~" is the client's home."""
     arguments: tuple[str, ...] = ()
+    """As the variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
     name: str
     program: str
-    package: str
-    """Name on npm."""
+    install: str
+    """Command that installs it."""
     setup: Callable[[Endpoint], Setup]
 
 
@@ -135,12 +136,127 @@ def _pi(to: Endpoint) -> Setup:
     return Setup(files, variables, ("--provider", "lucebox", "--model", to.model))
 
 
+def _cline(to: Endpoint) -> Setup:
+    settings = {
+        "provider": "openai-compatible",
+        "apiKey": to.api_key,
+        "model": to.model,
+        "baseUrl": to.url + "/v1",
+    }
+    provider = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+    providers = {
+        "version": 1,
+        "lastUsedProvider": "openai-compatible",
+        "modes": {},
+        "providers": {"openai-compatible": provider},
+    }
+    variables = {"CLINE_DIR": "~/", "CLINE_DATA_DIR": "~/data"}
+    return Setup({"data/settings/providers.json": _json(providers)}, variables)
+
+
+def _continue(to: Endpoint) -> Setup:
+    model = {
+        "name": to.model,
+        "provider": "openai",
+        "model": to.model,
+        "apiBase": to.url + "/v1",
+        "apiKey": to.api_key,
+        "roles": ["chat", "edit", "apply"],
+        "capabilities": ["tool_use"],
+        "defaultCompletionOptions": {"contextLength": to.context, "maxTokens": to.max_tokens},
+    }
+    config = {"name": "lucebox", "version": "1.0.0", "schema": "v1", "models": [model]}
+    variables = {"CONTINUE_GLOBAL_DIR": "~/", "CONTINUE_CLI_ENABLE_TELEMETRY": "0"}
+    return Setup({"config.yaml": _json(config)}, variables, ("--config", "~/config.yaml"))  # JSON is YAML
+
+
+def _hermes(to: Endpoint) -> Setup:
+    provider = {
+        "api": to.url + "/v1",
+        "api_key": to.api_key,
+        "default_model": to.model,
+        "transport": "chat_completions",
+        "models": {to.model: {"context_length": to.context}},
+    }
+    config = {
+        "model": {"default": to.model, "provider": "lucebox", "context_length": to.context, "max_tokens": to.max_tokens},
+        "providers": {"lucebox": provider},
+    }
+    return Setup({"config.yaml": _json(config)}, {"HERMES_HOME": "~/"})
+
+
+def _openclaw(to: Endpoint) -> Setup:
+    model = {
+        "id": to.model,
+        "name": to.model,
+        "reasoning": True,
+        "input": ["text"],
+        "contextWindow": to.context,
+        "maxTokens": to.max_tokens,
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+    }
+    provider = {
+        "baseUrl": to.url + "/v1",
+        "apiKey": to.api_key,
+        "api": "openai-completions",
+        "models": [model],
+    }
+    config = {
+        "models": {"mode": "merge", "providers": {"lucebox": provider}},
+        "agents": {"defaults": {"model": {"primary": f"lucebox/{to.model}"}, "workspace": "."}},
+    }
+    return Setup({"openclaw.json": _json(config)}, {"OPENCLAW_STATE_DIR": "~/", "OPENCLAW_HOME": "~/"})
+
+
+def _aider(to: Endpoint) -> Setup:
+    name = f"openai/{to.model}"
+    limits = {"max_input_tokens": to.context, "max_output_tokens": to.max_tokens, "max_tokens": to.max_tokens}
+    metadata = {name: {**limits, "input_cost_per_token": 0, "output_cost_per_token": 0, "mode": "chat"}}
+    metadata[name]["litellm_provider"] = "openai"
+    return Setup(
+        {"models.json": _json(metadata)},
+        {
+            "OPENAI_API_BASE": to.url + "/v1",
+            "OPENAI_API_KEY": to.api_key,
+            "AIDER_MODEL": name,
+            "AIDER_MODEL_METADATA_FILE": "~/models.json",
+            "AIDER_INPUT_HISTORY_FILE": "~/input.history",
+            "AIDER_CHAT_HISTORY_FILE": "~/chat.history.md",
+            "AIDER_SHOW_MODEL_WARNINGS": "false",
+            "AIDER_CHECK_UPDATE": "false",
+            "AIDER_ANALYTICS": "false",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+        },
+    )
+
+
+def _open_webui(to: Endpoint) -> Setup:
+    variables = {
+        "DATA_DIR": "~/",
+        "OPENAI_API_BASE_URL": to.url + "/v1",
+        "OPENAI_API_KEY": to.api_key,
+        "DEFAULT_MODELS": to.model,
+        "ENABLE_OLLAMA_API": "false",
+        "WEBUI_AUTH": "false",  # it listens on this machine only
+        "WEBUI_SECRET_KEY": "",  # else it writes one into the working directory
+        "OFFLINE_MODE": "true",
+        "BYPASS_EMBEDDING_AND_RETRIEVAL": "true",
+    }
+    return Setup({}, variables, ("serve", "--host", "127.0.0.1"))
+
+
 CLIENTS = {
     client.name: client
     for client in (
-        Client("codex", "codex", "@openai/codex", _codex),
-        Client("claude", "claude", "@anthropic-ai/claude-code", _claude),
-        Client("opencode", "opencode", "opencode-ai", _opencode),
-        Client("pi", "pi", "@mariozechner/pi-coding-agent", _pi),
+        Client("codex", "codex", "npm install -g @openai/codex", _codex),
+        Client("claude", "claude", "npm install -g @anthropic-ai/claude-code", _claude),
+        Client("opencode", "opencode", "npm install -g opencode-ai", _opencode),
+        Client("pi", "pi", "npm install -g @mariozechner/pi-coding-agent", _pi),
+        Client("cline", "cline", "npm install -g cline", _cline),
+        Client("continue", "cn", "npm install -g @continuedev/cli", _continue),
+        Client("openclaw", "openclaw", "npm install -g openclaw", _openclaw),
+        Client("hermes", "hermes", "uv tool install hermes-agent", _hermes),
+        Client("aider", "aider", "uv tool install aider-chat", _aider),
+        Client("open-webui", "open-webui", "uv tool install open-webui", _open_webui),
     )
 }

@@ -47,27 +47,37 @@ def execute(args: argparse.Namespace) -> int:
     url = args.url.rstrip("/").removesuffix("/v1")
     model, context = server_models(url, api_key=args.api_key, model=args.model)
     setup = client.setup(Endpoint(url, model, context, args.api_key))
-    command = [client.program, *setup.arguments, *args.behind]
     if args.print:
-        show(setup, command, args.home, as_json=args.json)
+        show(client, setup, args.behind, args.home, as_json=args.json)
         return 0
     if shutil.which(client.program) is None:
-        raise UnsupportedError(f"{client.program} is not installed; run: npm install -g {client.package}")
+        raise UnsupportedError(f"{client.program} is not installed; run: {client.install}")
     with ExitStack() as stack:
         home = args.home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"lucebox-{client.name}-")))
-        return start(client, setup, command, home.absolute())
+        return start(client, setup, args.behind, home.absolute())
 
 
-def variables_in(setup: Setup, home: Path) -> dict[str, str]:
-    return {name: str(home / value[2:]) if value.startswith("~/") else value for name, value in setup.variables.items()}
+def in_home(value: str, home: Path) -> str:
+    return str(home / value[2:]) if value.startswith("~/") else value
 
 
-def show(setup: Setup, command: list[str], home: Path | None, *, as_json: bool) -> None:
+def command_in(client: Client, setup: Setup, arguments: list[str], home: Path) -> list[str]:
+    return [client.program, *(in_home(argument, home) for argument in setup.arguments), *arguments]
+
+
+def quoted(value: str) -> str:
+    """A variable or an argument for a shell that has the home's path in $home."""
+    return f'"$home{value[1:].rstrip("/")}"' if value.startswith("~/") else shlex.quote(value)
+
+
+def show(client: Client, setup: Setup, arguments: list[str], home: Path | None, *, as_json: bool) -> None:
     """Prints what start() would do: with --json as one object, else as a script to paste into a shell."""
     if as_json:
         folder = home or Path("HOME")
         files = {str(folder / name): text for name, text in setup.files.items()}
-        console.print_json({"files": files, "variables": variables_in(setup, folder), "command": command})
+        variables = {name: in_home(value, folder) for name, value in setup.variables.items()}
+        command = command_in(client, setup, arguments, folder)
+        console.print_json({"files": files, "variables": variables, "command": command})
         return
     console.write(f"home={'$(mktemp -d)' if home is None else shlex.quote(str(home.absolute()))}\n")
     console.write('mkdir -p "$home"\n')
@@ -75,23 +85,21 @@ def show(setup: Setup, command: list[str], home: Path | None, *, as_json: bool) 
         file = f'"$home"/{shlex.quote(name)}'
         console.write(f'mkdir -p "$(dirname {file})"\n')
         console.write(f"printf %s {shlex.quote(text)} > {file}\n")
-    values = [
-        f"{name}={shlex.quote(value)}" if not value.startswith("~/") else f'{name}="$home{value[1:].rstrip("/")}"'
-        for name, value in setup.variables.items()
-    ]
-    console.write(" ".join(["env", *values, shlex.join(command)]) + "\n")
+    values = [f"{name}={quoted(value)}" for name, value in setup.variables.items()]
+    command = [client.program, *map(quoted, setup.arguments), *map(shlex.quote, arguments)]
+    console.write(" ".join(["env", *values, *command]) + "\n")
 
 
-def start(client: Client, setup: Setup, command: list[str], home: Path) -> int:
+def start(client: Client, setup: Setup, arguments: list[str], home: Path) -> int:
     """Runs the agent and returns its exit code."""
     for name, text in setup.files.items():
         file = home / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     home.mkdir(parents=True, exist_ok=True)
-    given = [f"{name}={value}" for name, value in variables_in(setup, home).items()]
+    given = [f"{name}={in_home(value, home)}" for name, value in setup.variables.items()]
     # `env` adds the variables to the inherited environment, which this program does not read.
-    process = subprocess.Popen(["env", *given, *command])
+    process = subprocess.Popen(["env", *given, *command_in(client, setup, arguments, home)])
     while True:
         try:
             return process.wait()

@@ -125,6 +125,9 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
             wait_s=settings.request_timeout,
             report=console.note,
         )
+        for scorer in models.shared_scorers:
+            names = ", ".join(entry.name for entry in models.entries if entry.spec.scorer is scorer)
+            console.note(f"{names} share the scorer {scorer.name}: {show_size(scorer.n_bytes)} on {scorer.device}")
         if loads:
             models.load_first(progress)
     loaded = [entry.running.llm for entry in models.entries if entry.running is not None]

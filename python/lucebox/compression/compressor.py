@@ -52,13 +52,21 @@ class _Candidate:
 class Compressor:
     """Cuts the long messages of conversations with one model. Safe to share between threads."""
 
-    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, *, context: int) -> None:
-        """tokenizer, context: the target's."""
+    def __init__(
+        self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, *, context: int, owns_scorer: bool = True
+    ) -> None:
+        """tokenizer, context: the target's. owns_scorer: close() closes the scorer."""
         self.scorer = scorer
+        self.owns_scorer = owns_scorer
         self.policy = policy
         self._tokenizer = tokenizer
         self._context = context
         self._turns = EarlierTurns()
+
+    def close(self) -> None:
+        """Frees the scorer, unless other models use it."""
+        if self.owns_scorer:
+            self.scorer.close()
 
     @property
     def max_tokens(self) -> int:

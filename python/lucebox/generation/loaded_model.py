@@ -167,7 +167,7 @@ class LoadedModel:
         self.sessions.close()
         self.device = replace(self.device, pack=None, others=())
         if self.compressor is not None:
-            self.compressor.scorer.close()
+            self.compressor.close()
 
     @property
     def engine(self) -> _engine.Engine:

@@ -38,8 +38,17 @@ __all__ = ["load_model"]
 DEFAULT_SESSIONS = 4
 
 
-def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Progress | None) -> LoadedModel:
+def load_model(
+    name: str,
+    wanted: EngineOptions,
+    *,
+    offline: bool,
+    progress: Progress | None,
+    shared_scorer: Scorer | None = None,
+) -> LoadedModel:
     """Loads the model of a path or name, with its first session. A model loads completely or not at all.
+
+    shared_scorer: the scorer of the option prefill_drafter, which other models use too and the caller closes.
 
     Raises:
         ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
@@ -49,7 +58,9 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     tower = fetch_tower(wanted.mmproj, resolved, progress=progress)
     wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
-    place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
+    place = None
+    if shared_scorer is None:
+        place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
     scorer: Scorer | None = None
     try:
         if place is not None and not place.is_swapped:
@@ -67,8 +78,10 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     entry = catalog.find(resolved.name) if resolved.source == "catalog" else None
     plan = MemoryPlan.from_engine(opened.engine.plan)
     compressor = None
-    if scorer is not None:
-        compressor = Compressor(scorer, assets.tokenizer, Policy.from_options(wanted), context=plan.context)
+    if (used := scorer or shared_scorer) is not None:
+        policy = Policy.from_options(wanted)
+        owns = scorer is not None
+        compressor = Compressor(used, assets.tokenizer, policy, context=plan.context, owns_scorer=owns)
     return LoadedModel(
         engine=opened.engine,
         sessions=opened.sessions,

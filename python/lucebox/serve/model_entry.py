@@ -87,7 +87,9 @@ class ModelEntry:
         Raises:
             LuceboxError: as `LLM`.
         """
-        llm = LLM(self.spec.model, offline=self.spec.offline, progress=progress, **self.spec.keywords())
+        spec = self.spec
+        scorer = None if spec.scorer is None else spec.scorer.loaded(progress)
+        llm = LLM(spec.model, offline=spec.offline, progress=progress, _scorer=scorer, **spec.keywords())
         try:
             return RunningModel(llm, self.spec.settings, telemetry, owns_llm=True)
         except BaseException:

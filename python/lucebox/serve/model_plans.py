@@ -12,6 +12,7 @@ from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
 from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.running_model import bytes_in_use, fitting_slots
+from lucebox.serve.shared_scorers import share_scorers
 
 __all__ = ["PlannedModel", "needed_room", "plan_models"]
 
@@ -35,7 +36,8 @@ class PlannedModel:
     """The model's own maximum, in tokens."""
     slots: int
     n_bytes: int
-    """Memory with all slots, and of a scorer beside the model. Weights that are mapped from the file count, too."""
+    """Memory with all slots, and of a scorer of its own beside the model. Weights that are mapped from the file count,
+    too."""
     available_bytes: int
     """Memory of the device that all models may use together."""
 
@@ -43,13 +45,14 @@ class PlannedModel:
 def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) -> list[PlannedModel]:
     """Plans the memory of each model. Models without a context, a KV cache or a memory limit of their own share what
     the others leave on their device, if that suffices for all; otherwise each is planned alone, and they take turns in
-    memory.
+    memory. A scorer that several models name is shared, and always has its memory.
 
     Raises:
         OutOfMemoryError: a model does not fit even alone; the message names it.
         InvalidRequestError: there are other models beside one that is on several devices.
         ModelNotFoundError, HubError, FormatError, UnsupportedError: as `LLM`.
     """
+    specs = share_scorers(specs, progress)
     alone = [_plan(spec, progress) for spec in specs]
     for one in alone:
         if len(alone) > 1 and "," in one.device:
@@ -104,7 +107,8 @@ def _available(spec: ModelSpec, planned: PlannedModel, progress: Progress | None
 
 def _plan(spec: ModelSpec, progress: Progress | None) -> PlannedModel:
     try:
-        plan = plan_memory(spec.model, offline=spec.offline, progress=progress, **spec.keywords())
+        own = spec if spec.scorer is None else spec.with_options(prefill_drafter=None, prefill_compression="off")
+        plan = plan_memory(spec.model, offline=spec.offline, progress=progress, **own.keywords())
         slots = fitting_slots(plan.memory, spec.settings.slots)
     except OutOfMemoryError as error:
         raise OutOfMemoryError(f"{spec.model}: {error}") from error

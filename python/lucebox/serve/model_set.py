@@ -23,6 +23,7 @@ from lucebox.serve.errors import ApiError, overloaded
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_plans import needed_room
 from lucebox.serve.running_model import RunningModel
+from lucebox.serve.shared_scorers import SharedScorer
 from lucebox.serve.telemetry import Telemetry
 from lucebox.sizes import show_size
 
@@ -299,6 +300,13 @@ class ModelSet:
             if entry.running is not None:
                 entry.running.close()
                 entry.running = None
+        for scorer in self.shared_scorers:
+            scorer.close()
+
+    @property
+    def shared_scorers(self) -> list[SharedScorer]:
+        """The scorers that several of its models use."""
+        return list(dict.fromkeys(entry.spec.scorer for entry in self.entries if entry.spec.scorer is not None))
 
     async def _stop(self) -> None:
         """Ends the tasks. A load that has begun cannot be interrupted."""

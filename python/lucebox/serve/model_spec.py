@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucebox.options import EngineOptions
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import parse_size
+
+if TYPE_CHECKING:
+    from lucebox.serve.shared_scorers import SharedScorer
 
 __all__ = ["OWN_OPTIONS", "OWN_SETTINGS", "ModelSpec"]
 
@@ -32,6 +35,8 @@ class ModelSpec:
     offline: bool = False
     limit: int | None = None
     """Bytes of the device that all models of the server may use together. None: all that is free."""
+    scorer: SharedScorer | None = None
+    """The scorer that it shares with other models; None: it has its own, or none."""
 
     def with_options(self, **options: Any) -> ModelSpec:
         return replace(self, options=replace(self.options, **options))

@@ -85,11 +85,12 @@ class RunningModel:
 
     @property
     def planned_bytes(self) -> int:
-        """Memory of the model with all slots, and of a scorer beside it. Mapped weights count, too."""
+        """Memory of the model with all slots, and of a scorer of its own beside it. Mapped weights count, too."""
         loaded = self.model.loaded
         n_bytes = bytes_in_use(loaded.memory_plan, self.scheduler.n_slots)
-        if loaded.compressor is not None and not loaded.compressor.scorer.is_swapped:
-            n_bytes += bytes_in_use(loaded.compressor.scorer.memory_plan, 1)
+        compressor = loaded.compressor
+        if compressor is not None and compressor.owns_scorer and not compressor.scorer.is_swapped:
+            n_bytes += bytes_in_use(compressor.scorer.memory_plan, 1)
         return n_bytes
 
     @property

@@ -166,4 +166,5 @@ def _compression(loaded: LoadedModel) -> dict[str, Any] | None:
         "scorer": scorer.name,
         "scorer_bytes": 0 if scorer.is_swapped else scorer.memory_plan.total_bytes,  # if co-resident with the target
         "scorer_is_swapped": scorer.is_swapped,
+        "scorer_is_shared": not loaded.compressor.owns_scorer,
     }
