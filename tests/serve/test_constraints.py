@@ -37,9 +37,10 @@ from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.events import Constraint
+from lucebox.text import Tokenizer
 from pydantic import BaseModel, Field, RootModel
 from running import Running
-from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer
+from text_data import TINY_HYBRID, small_vocabulary, tiny_tokenizer, vocab_tokenizer
 
 TAGS = Thinking()
 PERSON = {
@@ -230,7 +231,7 @@ def test_required_calls(dialect: str) -> None:
     write = DIALECTS[dialect].render_call
     full = {"city": 'A "b"\n<c>', "days": 3, "exact": True, "where": None, "tags": ["x", "y"], "note": "n"}
     first, second = write("get_weather", full), write("nothing", {})
-    between = "; " if dialect == "llama_json" else "\n"
+    between = {"llama_json": "; ", "mistral": ""}.get(dialect, "\n")
     constraint = calls(dialect)
     assert refused_at(constraint, first) is None and ends(constraint) and not constraint.done
     assert refused_at(constraint, between + second) is None and ends(constraint)
@@ -248,6 +249,32 @@ def test_required_calls(dialect: str) -> None:
     assert refused_at(calls(dialect, names=("nothing",)), second) is None
     alone = calls(dialect, parallel=False)
     assert refused_at(alone, first) is None and alone.done
+
+
+def test_tags_that_are_control_tokens() -> None:
+    """As in Mistral's vocabularies: a call has the tokens of its tags, not their text."""
+    fields = small_vocabulary()
+    texts, types = (list(fields[f"tokenizer.ggml.{key}"]) for key in ("tokens", "token_type"))
+    fields |= {"tokenizer.ggml.tokens": [*texts, "[TOOL_CALLS]", "[ARGS]"], "tokenizer.ggml.token_type": [*types, 3, 3]}
+    tokenizer = Tokenizer.from_gguf(fields, "x")
+    table = GrammarTokens(tokenizer, tokenizer.n_vocab, tokenizer.eos_ids)
+    profile, call = Profile("x", dialect="mistral"), '[TOOL_CALLS]get_weather[ARGS]{"city": "x"}'
+    ids = tokenizer.encode(call, add_bos=False)
+    assert ids[0] == len(texts) and len(texts) + 1 in ids
+    grammar = tools_grammar(profile, [WEATHER, NOTHING], ToolChoice("required", parallel=False))
+    forced = TokenConstraint(table, grammar)
+    strict = StrictCalls(table, profile, [replace(WEATHER, strict=True), NOTHING])
+    for constraint in (forced, strict):
+        for token in ids:
+            assert allows(constraint, token)
+            constraint.accept(token)
+    assert forced.done and strict.mask() is None
+    spelled = tokenizer.encode("[", add_bos=False)[0]
+    assert not allows(TokenConstraint(table, grammar), spelled)
+    for token in tokenizer.encode("Text [TOOL_CALLS]nothing[ARGS]{", add_bos=False):
+        assert allows(strict, token)
+        strict.accept(token)
+    assert allows(strict, tokenizer.encode("}", add_bos=False)[0]) and not allows(strict, ids[0])
 
 
 @pytest.mark.parametrize("dialect", HELD_DIALECTS)

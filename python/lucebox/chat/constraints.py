@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from lucebox.chat.dialects import DIALECTS
-from lucebox.chat.dialects.hermes_json import CLOSE, JSON_FORM
+from lucebox.chat.dialects.hermes_json import JSON_FORM
 from lucebox.chat.grammar_check import GrammarCheck
 from lucebox.chat.grammar_process import limits
 from lucebox.chat.grammar_work import grammar_work
@@ -53,6 +54,10 @@ class GrammarTokens:
         ids = [tokenizer.encode(text, add_bos=False) for text in texts]
         self.after_close = {found[0]: text for text, found in zip(texts, ids, strict=True) if len(found) == 1}
         """The tokens that begin AFTER_CLOSE, with their text."""
+        known = {tag: tokenizer.id_of(tag) for tag in tokenizer.control_tokens}
+        rules = [(rule, tag) for dialect in DIALECTS.values() for rule, tag in dialect.tags.items()]
+        self.tags = {f"{rule}: {json.dumps(tag)}": known[tag] for rule, tag in rules if tag in known}
+        """Rules of grammars for the text of a tag that is a control token here, and the token."""
         self.check = GrammarCheck()
         self.table = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab, self.end_ids)), vocab, list(end_ids))
 
@@ -222,7 +227,8 @@ class StrictCalls:
             if after is None:
                 return
             matcher = self._call.deep_copy()
-            opening = self._tokens.table.tokenize_bytes(self._opener.encode() + after)
+            is_tag = token in self._tokens.tags.values()
+            opening = [token] if is_tag else self._tokens.table.tokenize_bytes(self._opener.encode() + after)
             if not matcher.consume_tokens(opening):
                 return  # the token that completes the tag goes on with text that is not a call
             self._matcher = matcher
@@ -232,15 +238,17 @@ class StrictCalls:
 
 def _strict_grammar(profile: Profile, tools: Sequence[Tool]) -> str:
     """A grammar for one call: constrained to its schema if the tool is strict, else unconstrained up to a closing
-    tag."""
+    tag, or any object where the dialect has none."""
     dialect = DIALECTS[profile.dialect]
     strict, free = [tool for tool in tools if tool.strict], [tool for tool in tools if not tool.strict]
     assert dialect.grammar is not None
+    if not dialect.close:
+        strict, free = [*strict, *(replace(tool, parameters={}) for tool in free)], []
     grammar = dialect.grammar(strict, parallel=False)
     if not free:
         return f"start: calls\n{grammar}"
     begun = " | ".join(json.dumps(dialect.render_begun(tool.name), ensure_ascii=False) for tool in free)
-    rest = f"rest[suffix={json.dumps(CLOSE)}]: /(?s:.*)/"
+    rest = f"rest[suffix={json.dumps(dialect.close)}]: /(?s:.*)/"
     return f"start: calls | free\n{grammar}\nfree: ({begun}) rest\n{rest}"
 
 
@@ -259,7 +267,11 @@ def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
         def compiled() -> LLMatcher:
             nonlocal seconds
             start = time.thread_time()
-            matcher = LLMatcher(tokens.table, grammar, log_level=0, limits=limits())
+            # The check's vocabulary has no control tokens, so a grammar has their text until here.
+            text = grammar
+            for rule, token in tokens.tags.items():
+                text = f"\n{text}\n".replace(f"\n{rule}\n", f"\n{rule.partition(':')[0]}: <[{token}]>\n")
+            matcher = LLMatcher(tokens.table, text, log_level=0, limits=limits())
             seconds = time.thread_time() - start
             return matcher
 

@@ -6,7 +6,7 @@ The renderer is used only if the chat template cannot write calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lucebox.chat.dialects import gemma4, harmony, hermes_json, llama_json, mistral, qwen_xml
@@ -44,6 +44,10 @@ class Dialect:
     """The text of a call that broke off, from its name and the JSON text of its arguments so far."""
     for_template: Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]] | None = None
     """Converts messages to the form that the format's templates take; None: they take all messages."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Rules of the grammar that are one tag each, and the tag: a control token in most vocabularies."""
+    close: str = hermes_json.CLOSE
+    """The tag after a call; empty: a call ends with its arguments."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -92,11 +96,13 @@ DIALECTS: Mapping[str, Dialect] = {
         "mistral",
         {mistral.OPEN: mistral.MistralReader},
         {},
-        None,
+        mistral.grammar,
         lambda parameters: (),
         mistral.render_call,
         mistral.render_begun,
         mistral.render_broken,
+        tags={"tag_open": mistral.OPEN, "tag_args": mistral.ARGS},
+        close="",
     ),
     "gemma4": Dialect(
         "gemma4",

@@ -3,20 +3,31 @@
     [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}
 
 The reader also accepts a call's id ([CALL_ID]x before [ARGS]: Mistral Small 3.1, 3.2) and a list of JSON objects after
-one [TOOL_CALLS] (Mistral 7B, Nemo). A grammar cannot hold calls of this format, because its tags are control tokens.
+one [TOOL_CALLS] (Mistral 7B, Nemo).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from lucebox.chat.dialects.hermes_json import call_objects
+from lucebox.chat.dialects.hermes_json import JSON_FORM, MAX_CALLS, arguments_schema, call_objects
 from lucebox.chat.dialects.reader import CallReader, Steps, after_space
 from lucebox.chat.json_text import JsonScanner, Malformed
+from lucebox.chat.tools import Tool
 
-__all__ = ["OPEN", "THINK", "THINK_END", "MistralReader", "render_begun", "render_broken", "render_call"]
+__all__ = [
+    "ARGS",
+    "OPEN",
+    "THINK",
+    "THINK_END",
+    "MistralReader",
+    "grammar",
+    "render_begun",
+    "render_broken",
+    "render_call",
+]
 
 OPEN, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 THINK, THINK_END = "[THINK]", "[/THINK]"
@@ -71,3 +82,18 @@ def render_begun(name: str) -> str:
 def render_broken(name: str, arguments: str) -> str:
     """A call of this dialect that broke off inside its arguments."""
     return render_begun(name) + arguments
+
+
+def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
+    """Lark rules; `calls` is one call, or several if parallel."""
+    one = " | ".join(f"call_{i}" for i in range(len(tools)))
+    rules = [
+        f"calls: one{{1,{MAX_CALLS}}}" if parallel else "calls: one",
+        f"one: tag_open ({one})",
+        f'tag_open: "{OPEN}"',
+        f'tag_args: "{ARGS}"',
+    ]
+    for i, tool in enumerate(tools):
+        schema = {**arguments_schema(tool), "x-guidance": JSON_FORM}
+        rules.append(f"call_{i}: {json.dumps(tool.name, ensure_ascii=False)} tag_args %json {json.dumps(schema)}")
+    return "\n".join(rules)
