@@ -267,11 +267,7 @@ def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
         def compiled() -> LLMatcher:
             nonlocal seconds
             start = time.thread_time()
-            # The check's vocabulary has no control tokens, so a grammar has their text until here.
-            text = grammar
-            for rule, token in tokens.tags.items():
-                text = f"\n{text}\n".replace(f"\n{rule}\n", f"\n{rule.partition(':')[0]}: <[{token}]>\n")
-            matcher = LLMatcher(tokens.table, text, log_level=0, limits=limits())
+            matcher = LLMatcher(tokens.table, _with_control_tokens(tokens, grammar), log_level=0, limits=limits())
             seconds = time.thread_time() - start
             return matcher
 
@@ -281,6 +277,13 @@ def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
     if error := " ".join(matcher.get_error().split()):
         raise InvalidRequestError(f"the constraint cannot be compiled: {error[:300]}")
     return matcher
+
+
+def _with_control_tokens(tokens: GrammarTokens, grammar: str) -> str:
+    """The check's vocabulary has no control tokens, so a grammar has their text until it was checked."""
+    for rule, token in tokens.tags.items():
+        grammar = f"\n{grammar}\n".replace(f"\n{rule}\n", f"\n{rule.partition(':')[0]}: <[{token}]>\n")
+    return grammar
 
 
 def _compute(matcher: LLMatcher, mask: NDArray[np.uint32]) -> None:
