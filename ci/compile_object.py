@@ -26,12 +26,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pack.store import Files, Store
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "python/lucebox/packs"))
-import nvrtc  # noqa: E402
+if TYPE_CHECKING:
+    from lucebox.packs import nvrtc
+else:  # a pack is built without an installed lucebox
+    sys.path.append(str(ROOT / "python/lucebox/packs"))
+    import nvrtc
 
 # The chips whose PTX is the same. 100 and 103 differ in the order of some sums of addresses.
 SHARED = (("sm_80", "sm_86", "sm_87", "sm_89"), ("sm_100a", "sm_110a", "sm_120a"), ("sm_103a", "sm_121a"))
@@ -84,7 +88,7 @@ def compiled(job: Job, texts: dict[str, str], compiler: str, store: Store) -> Fi
     """The code object, and for NVIDIA the log of ptxas."""
     own = (Path(__file__).read_bytes(), Path(nvrtc.__file__).read_bytes())  # whose changes may change code
     sources = [part for name, text in texts.items() for part in (name, text)]
-    key = [job.kind, compiler, *own, *job.flags, "of", *sources]
+    key: list[str | bytes] = [job.kind, compiler, *own, *job.flags, "of", *sources]
     if job.kind == "clang":
         return store.made([job.arch, *key], lambda: clang(job))
     if job.kind == "nvrtc" and not job.ptxas:

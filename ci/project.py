@@ -26,15 +26,13 @@ def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[
 
 
 def _compiler_cache() -> dict[str, str]:
-    """ccache's settings. Names of this checkout's files are relative for it, so that another checkout gets its objects;
-    cmake/LuceboxOptions.cmake makes them the same as without ccache. The sloppiness settings are required to cache
-    objects that use a precompiled header."""
+    """ccache's settings. It rewrites no paths, so that objects are identical to a build without ccache. The sloppiness
+    settings are required to cache objects that use a precompiled header."""
     ccache = Path(sys.executable).parent / "ccache"
     if not ccache.exists():
         return {}
     return {
         "CMAKE_CXX_COMPILER_LAUNCHER": str(ccache),
-        "CCACHE_BASEDIR": str(ROOT),
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_SLOPPINESS": "pch_defines,time_macros",
     }

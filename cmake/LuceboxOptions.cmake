@@ -13,9 +13,7 @@ option(LUCEBOX_FUZZ "build the fuzz drivers of tests/fuzz" OFF)
 
 # Binaries contain no folder names, so builds in different folders are byte-identical. The option is directory-wide, so
 # that it also applies to nanobind's sources.
-file(RELATIVE_PATH from_build ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR}/src)  # as ccache writes names with a base folder
-add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=. -ffile-prefix-map=${CMAKE_BINARY_DIR}=build
-  -ffile-prefix-map=${from_build}=./src)
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=. -ffile-prefix-map=${CMAKE_BINARY_DIR}=build)
 
 add_library(lucebox_flags INTERFACE)
 # Op structs use designated initialisers and leave the other members zero.

@@ -148,21 +148,9 @@ def test_shared_ptx_gives_the_code_of_nvcc_itself(arch: str, tmp_path: Path) -> 
         check=True,
         capture_output=True,
     )
-    own = (
-        "--tool",
-        NVCC,
-        "--ptxas",
-        NVCC.parent / "ptxas",
-        "--host-compiler",
-        "g++",
-        "--compiler",
-        "13.0",
-        "--",
-        *flags,
-    )
-    assert compiled(tmp_path / "shared.cubin", "nvcc", source, arch, *own) == compile_object.without_folder(
-        direct.read_bytes()
-    )
+    tools = (f"--tool={NVCC}", f"--ptxas={NVCC.parent / 'ptxas'}", "--host-compiler=g++", "--compiler=13.0")
+    shared = compiled(tmp_path / "shared.cubin", "nvcc", source, arch, *tools, "--", *flags)
+    assert shared == compile_object.without_folder(direct.read_bytes())
 
 
 # A store for all checkouts
