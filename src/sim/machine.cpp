@@ -38,6 +38,7 @@ int in_order(const std::vector<int>& order, int i) { return order.empty() ? i : 
 bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 
 bool same(const CallSite& a, const CallSite& b) {
+  if (std::memcmp(&a, &b, sizeof a) == 0) return true;  // almost always: equal pointers
   return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
          same(a.where.file_name(), b.where.file_name()) && same(a.word, b.word);
 }
@@ -116,6 +117,7 @@ void Machine::start_block(int slot, int index) {
     warp.n_arrived = warp.parity = 0;
     warp.epoch = 0;
     warp.published[0] = warp.published[1] = 0;
+    warp.is_reduced[0] = warp.is_reduced[1] = false;
   }
   for (int i = 0; i < n_threads_; ++i) {
     Thread& thread = block.threads[i];
@@ -367,19 +369,17 @@ Exchange exchange(uint64_t value, CallSite site) {
     warp.n_arrived = 0;
     warp.parity ^= 1;
     warp.published[warp.parity] = 0;
+    warp.is_reduced[warp.parity] = false;
     ++warp.epoch;
     Thread* lanes = &thread - lane;
     for (int i = 0; i < warp.n_lanes; ++i) lanes[i].state = State::kReady;
   }
-  return {warp.values[parity], warp.published[parity]};
+  return {&warp, parity};
 }
 
-uint64_t Exchange::of(int lane, const CallSite& site) const {
-  if (lane < 0 || lane >= kWarpSize || !(lanes >> lane & 1)) {
-    machine().fail("%s (%s:%d) reads lane %d, which does not exist: the warp has %d lanes", site.word, file(site),
-                   line(site), lane, __builtin_popcount(lanes));
-  }
-  return values[lane];
+void Exchange::fail(int lane, const CallSite& site) const {
+  machine().fail("%s (%s:%d) reads lane %d, which does not exist: the warp has %d lanes", site.word, file(site),
+                 line(site), lane, __builtin_popcount(lanes()));
 }
 
 void note_shared(const void* p, size_t bytes, Access access, const char* word) {

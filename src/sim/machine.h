@@ -30,6 +30,8 @@ struct Warp {
   float a[2][512], b[2][256];     // operand buffers of a matrix product: A [16, 32] of bytes, else [16, 16] each
   std::vector<float> other[2];    // B of a warpgroup's product
   uint32_t published[2];          // mask of the lanes that have published
+  uint64_t reduced[2];            // the combination of all values, where is_reduced
+  bool is_reduced[2];
   int parity;
   int n_lanes, n_live, n_arrived;
   uint32_t epoch;  // counts collectives
@@ -150,9 +152,16 @@ Machine& thread_machine();
 // A warp's exchange: every lane publishes one value and reads all values. It fails unless all lanes of the warp call
 // the same dialect function at the same call site.
 struct Exchange {
-  const uint64_t* values;
-  uint32_t lanes;  // mask of the lanes that exist
-  uint64_t of(int lane, const CallSite& site) const;
+  Warp* warp;
+  int parity;
+  uint32_t lanes() const { return warp->published[parity]; }  // mask of the lanes that exist
+  uint64_t of(int lane, const CallSite& site) const {
+    if (unsigned(lane) >= kWarpSize || !(lanes() >> lane & 1)) fail(lane, site);
+    return warp->values[parity][lane];
+  }
+
+ private:
+  [[noreturn, gnu::cold]] void fail(int lane, const CallSite& site) const;
 };
 Exchange exchange(uint64_t value, CallSite site);
 

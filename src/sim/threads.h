@@ -41,15 +41,20 @@ T from_lane(T v, int source, const CallSite& site) {
   return uncarry<T>(exchange(carry(v), site).of(source, site));
 }
 
-// The reduction tree of five shuffle_xor steps: lanes 16 apart first.
+// The reduction tree of five shuffle_xor steps: lanes 16 apart first. The result has the same bits in every lane, so
+// the first lane to run computes it for all.
 template <class T, class Combine>
 T reduce(T v, const CallSite& site, Combine combine) {
   const Exchange all = exchange(carry(v), site);
+  Warp& warp = *all.warp;
+  if (warp.is_reduced[all.parity]) return uncarry<T>(warp.reduced[all.parity]);
   T values[kWarpSize];
   for (int i = 0; i < kWarpSize; ++i) values[i] = uncarry<T>(all.of(i, site));
   for (int n = kWarpSize / 2; n > 0; n /= 2) {
     for (int i = 0; i < n; ++i) values[i] = combine(values[i], values[i + n]);
   }
+  warp.reduced[all.parity] = carry(values[0]);
+  warp.is_reduced[all.parity] = true;
   return values[0];
 }
 
@@ -75,7 +80,7 @@ T shuffle_up(T v, int n, sim::Location where = sim::Location::current()) {
 inline uint32_t ballot(bool vote, sim::Location where = sim::Location::current()) {
   const sim::Exchange all = sim::exchange(vote, {"ballot", where});
   uint32_t votes = 0;
-  for (int i = 0; i < 32; ++i) votes |= (all.lanes >> i & uint32_t(all.values[i]) & 1) << i;
+  for (int i = 0; i < 32; ++i) votes |= (all.lanes() >> i & uint32_t(all.warp->values[all.parity][i]) & 1) << i;
   return votes;
 }
 inline bool any(bool vote, sim::Location where = sim::Location::current()) { return ballot(vote, where) != 0; }
