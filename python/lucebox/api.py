@@ -22,8 +22,8 @@ from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.template_settings import TemplateSettings
 from lucebox.compression.compressor import Compressor
-from lucebox.compression.scorer import Scorer
 from lucebox.compression.policy import CompressionRequest
+from lucebox.compression.scorer import Scorer
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.asynchronous import last_of, stream_in_thread
 from lucebox.generation.embedding import Pooling
@@ -112,9 +112,7 @@ class LLM:
         if not isinstance(model, str | bytes | os.PathLike):
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
         wanted = EngineOptions(**options)
-        self.model = load_model(
-            os.fsdecode(model), wanted, offline=offline, progress=progress, shared_scorer=_scorer
-        )
+        self.model = load_model(os.fsdecode(model), wanted, offline=offline, progress=progress, shared_scorer=_scorer)
         """The loaded model, shared by everything that generates with it."""
         self._scheduler = Scheduler(self.model, cache=self._new_cache(parse_size(wanted.prefix_cache)))
         self._grammars = Grammars(self.model)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_TEXT = 60  # characters of a text
-MARKERS = re.compile(r"lucebox-(?:test-passed|client-ok|thought)")  # the tests search for these
+MARKERS = re.compile(r"lucebox-(?:test-passed|client-ok|thought)|return a - b")  # the tests search for these
 PATHS = re.compile(r"/(?:tmp|root|work|home|Users|private)\b[\w./~+-]*")
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
 PRIVATE = frozenset({"user_id", "client_metadata", "prompt_cache_key"})

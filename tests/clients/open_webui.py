@@ -1,9 +1,8 @@
-"""Drives Open WebUI as its page does: `python open_webui.py PROMPT LAUNCH...` starts it with a command, adds a tool that
-reads, edits and tests the project in the working directory, sends the prompt and prints the answer."""
+"""Drives Open WebUI as its page does. `python open_webui.py PROMPT LAUNCH...` starts it with a command, adds a tool
+that reads, edits and tests the project in the working directory, sends the prompt, and prints the answer."""
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -97,19 +96,15 @@ def answer_to(client: httpx.Client, prompt: str) -> str:
 def main() -> None:
     prompt, *launch = sys.argv[1:]
     port = free_port()
-    process = subprocess.Popen([*launch, "--", "--port", str(port)])
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            wait_until_it_serves(client, process)
-            token = posted(client, "/api/v1/auths/signin", {"email": "", "password": ""})["token"]
-            client.headers["authorization"] = f"Bearer {token}"
-            content = TOOL.format(folder=str(Path.cwd()))
-            tool = {"id": "project", "name": "project", "content": content, "meta": {"description": "The project"}}
-            posted(client, "/api/v1/tools/create", tool)
-            print(answer_to(client, prompt), flush=True)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
+    process = subprocess.Popen([*launch, "--", "--port", str(port)])  # round_trip.py ends it
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        wait_until_it_serves(client, process)
+        token = posted(client, "/api/v1/auths/signin", {"email": "", "password": ""})["token"]
+        client.headers["authorization"] = f"Bearer {token}"
+        content = TOOL.format(folder=str(Path.cwd()))
+        tool = {"id": "project", "name": "project", "content": content, "meta": {"description": "The project"}}
+        posted(client, "/api/v1/tools/create", tool)
+        print(answer_to(client, prompt), flush=True)
 
 
 if __name__ == "__main__":

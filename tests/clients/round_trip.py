@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,7 +30,7 @@ import gguf
 from lucebox.cli.clients import CLIENTS
 from lucebox.models import catalog
 from recorder import Exchange, Recorder, recording, results_in
-from task import CONTEXT, PASSED, PROMPT, RIGHT, SAID, WRONG, make_project, script_of
+from task import CONTEXT, PASSED, PROMPT, SAID, TEST, WRONG, make_project, script_of
 from trials import TRIALS, Trial
 
 TIMEOUT_SECONDS = 300
@@ -93,9 +94,13 @@ def end_group(group: int) -> None:
 
 
 def version(trial: Trial) -> str:
-    done = subprocess.run([CLIENTS[trial.name].program, "--version"], capture_output=True, text=True, timeout=120)
-    words = (done.stdout + done.stderr).replace("v", " ").split()
-    return next(word for word in words if word[0].isdigit())
+    program = Path(shutil.which(CLIENTS[trial.name].program) or "").resolve()
+    command = [str(program), "--version"]
+    if trial.driver:  # Open WebUI does not say
+        code = f"from importlib.metadata import version; print(version({trial.name!r}))"
+        command = [str(program.with_name("python")), "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return str(re.findall(r"\d+\.\d+[\w.]*", done.stdout + done.stderr)[0])
 
 
 def refused(recorder: Recorder) -> list[str]:
@@ -114,8 +119,9 @@ def task_turn(trial: Trial, url: str, folder: Path) -> tuple[list[str], list[Exc
     problems = refused(recorder)
     if code != 0:
         problems.append(f"exit code {code}: {output[-500:]}")
-    if RIGHT not in (folder / "work" / "calc.py").read_text():
-        problems.append("the file was not edited")
+    test = subprocess.run(TEST.split(), cwd=folder / "work", capture_output=True, text=True)
+    if PASSED not in test.stdout:
+        problems.append(f"the test does not pass: {test.stderr}")
     returned = [result for each in recorder.exchanges for result in results_in(each.body or {})]
     for text in (WRONG, PASSED) if trial.has_tools else ():
         if not any(text.strip() in result for result in returned):

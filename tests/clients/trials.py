@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from task import PROMPT, RIGHT, SAID, TEST, WRONG, Step
+from task import FILES, PROMPT, RIGHT, SAID, TEST, WRONG, Step
 
 READ, MEND, RUN = "I read the file first.", "The sign is wrong.", "Now the test."
 DONE = Step(f"The test passes: {SAID}.")
@@ -112,7 +112,11 @@ TRIALS = (
         ("chat", "--quiet", "--accept-hooks", "--yolo", "--query", PROMPT),
         lambda work: (
             Step(READ, "read_file", {"path": f"{work}/calc.py"}),
-            Step(MEND, "patch", {"mode": "replace", "path": f"{work}/calc.py", "old_string": WRONG, "new_string": RIGHT}),
+            Step(
+                MEND,
+                "patch",
+                {"mode": "replace", "path": f"{work}/calc.py", "old_string": WRONG, "new_string": RIGHT},
+            ),
             Step(RUN, "terminal", {"command": TEST}),
             DONE,
         ),
@@ -123,7 +127,7 @@ TRIALS = (
         ("--yes-always", "--no-auto-commits", "--no-git", "--auto-test", "--test-cmd", TEST, "--message", PROMPT,
          "calc.py", "test_calc.py"),
         lambda work: (
-            Step(f"{MEND}\n\ncalc.py\n```python\n<<<<<<< SEARCH\n{WRONG}\n=======\n{RIGHT}\n>>>>>>> REPLACE\n```\n\n{SAID}"),
+            Step(f"{MEND} {SAID}\n\ncalc.py\n```\n{FILES['calc.py'].replace(WRONG, RIGHT)}```\n"),
         ),
         "",
         has_tools=False,

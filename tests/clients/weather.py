@@ -1,4 +1,4 @@
-"""A server whose model asks for the weather of two cities: `python weather.py` prints its URL and the script as JSON."""
+"""A server whose model asks for the weather of two cities; prints its URL and the script as JSON."""
 
 from __future__ import annotations
 

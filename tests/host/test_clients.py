@@ -61,13 +61,37 @@ def test_claude() -> None:
     assert variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "10000"
 
 
-@pytest.mark.parametrize(("client", "file"), [("opencode", "config/opencode/opencode.json"), ("pi", "models.json")])
+@pytest.mark.parametrize(
+    ("client", "file"),
+    [
+        ("opencode", "config/opencode/opencode.json"),
+        ("pi", "models.json"),
+        ("cline", "data/settings/providers.json"),
+        ("continue", "config.yaml"),
+        ("openclaw", "openclaw.json"),
+        ("hermes", "config.yaml"),
+    ],
+)
 def test_json_settings(client: str, file: str) -> None:
     setup = CLIENTS[client].setup(TO)
     text = setup.files[file]
     json.loads(text)
     for value in ('"http://127.0.0.1:8000/v1"', "40000", "10000", '"a key"', json.dumps(TO.model)):
         assert value in text, value
+
+
+def test_aider() -> None:
+    setup = CLIENTS["aider"].setup(TO)
+    (limits,) = json.loads(setup.files["models.json"]).values()
+    assert setup.variables["AIDER_MODEL"] == f"openai/{TO.model}" and limits["max_input_tokens"] == 40000
+    assert setup.variables["OPENAI_API_BASE"] == "http://127.0.0.1:8000/v1"
+
+
+def test_arguments_name_the_home(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for home, expected in (([], "$home"), (["--home", str(tmp_path)], str(tmp_path))):
+        as_json = ["--json"] if home else []
+        assert main(["launch", "continue", "--url", url, "--print", *home, *as_json]) == 0
+        assert f"{expected}/config.yaml" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("client", CLIENTS)

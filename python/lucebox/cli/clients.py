@@ -1,5 +1,5 @@
-"""Coding agents and other clients: the files and environment variables that point each of them at a lucebox server, in a separate home.
-The user's own configuration of the agent stays untouched."""
+"""Coding agents and other clients: the files and environment variables that point each of them at a lucebox server, in
+a separate home. The user's own configuration of the agent stays untouched."""
 
 from __future__ import annotations
 
@@ -142,6 +142,8 @@ def _cline(to: Endpoint) -> Setup:
         "apiKey": to.api_key,
         "model": to.model,
         "baseUrl": to.url + "/v1",
+        "contextWindow": to.context,
+        "maxTokens": to.max_tokens,
     }
     provider = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
     providers = {
@@ -179,7 +181,12 @@ def _hermes(to: Endpoint) -> Setup:
         "models": {to.model: {"context_length": to.context}},
     }
     config = {
-        "model": {"default": to.model, "provider": "lucebox", "context_length": to.context, "max_tokens": to.max_tokens},
+        "model": {
+            "default": to.model,
+            "provider": "lucebox",
+            "context_length": to.context,
+            "max_tokens": to.max_tokens,
+        },
         "providers": {"lucebox": provider},
     }
     return Setup({"config.yaml": _json(config)}, {"HERMES_HOME": "~/"})
@@ -238,7 +245,8 @@ def _open_webui(to: Endpoint) -> Setup:
         "DEFAULT_MODELS": to.model,
         "ENABLE_OLLAMA_API": "false",
         "WEBUI_AUTH": "false",  # it listens on this machine only
-        "WEBUI_SECRET_KEY": "",  # else it writes one into the working directory
+        "CORS_ALLOW_ORIGIN": "http://127.0.0.1:8080;http://localhost:8080",
+        "WEBUI_SECRET_KEY": "none: there are no accounts",  # else it writes one into the working directory
         "OFFLINE_MODE": "true",
         "BYPASS_EMBEDDING_AND_RETRIEVAL": "true",
     }

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import ray
 from ray import serve
@@ -24,6 +25,8 @@ __all__ = ["run"]
 
 APP = "lucebox"
 REACH_S = 10
+STARTS = 3
+"""Attempts to start a cluster: Ray waits 30 s for its node, which a busy machine may exceed."""
 OBJECT_STORE_BYTES = 100 << 20
 """Size of the object store of a cluster that is started here: requests are small."""
 _FAULT = re.compile(r"^(?:lucebox\.errors\.\w+|\w*Error): (.+)$", re.M)
@@ -76,11 +79,11 @@ def run(
 def _connect(address: str | None) -> None:
     """
     Raises:
-        InvalidRequestError: there is no cluster at the address.
+        InvalidRequestError: there is no cluster at the address. InternalError: a cluster on this machine did not start.
     """
     quiet = {"log_to_driver": False, "configure_logging": False}
     if address is None:
-        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        _start_cluster(quiet)
         return
     host, _, port = address.rpartition(":")
     try:
@@ -89,6 +92,21 @@ def _connect(address: str | None) -> None:
         ray.init(address=address, **quiet)
     except (OSError, OverflowError) as error:  # ConnectionError is an OSError
         raise InvalidRequestError(f"ray: no cluster at the address {address!r}: {error}") from error
+
+
+def _start_cluster(options: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InternalError: it did not start.
+    """
+    for attempt in range(STARTS):
+        try:
+            ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **options)
+            return
+        except Exception as error:  # Ray has no class for it
+            ray.shutdown()
+            if attempt == STARTS - 1:
+                raise InternalError(f"ray: the cluster did not start: {error}") from error
 
 
 def _check_resources(needed: Mapping[str, float]) -> None:

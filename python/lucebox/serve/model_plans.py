@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lucebox.errors import InvalidRequestError, LuceboxError, OutOfMemoryError
 from lucebox.models.hub import Progress
-from lucebox.models.planning import Plan, plan_memory
+from lucebox.models.planning import Plan, plan_memory, scorer_fields
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
 from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.running_model import bytes_in_use, fitting_slots
-from lucebox.serve.shared_scorers import share_scorers
+from lucebox.serve.shared_scorer import SharedScorer
+from lucebox.sizes import parse_size
 
 __all__ = ["PlannedModel", "needed_room", "plan_models"]
 
@@ -52,7 +54,7 @@ def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) ->
         InvalidRequestError: there are other models beside one that is on several devices.
         ModelNotFoundError, HubError, FormatError, UnsupportedError: as `LLM`.
     """
-    specs = share_scorers(specs, progress)
+    specs = _share_scorers(specs, progress)
     alone = [_plan(spec, progress) for spec in specs]
     for one in alone:
         if len(alone) > 1 and "," in one.device:
@@ -75,6 +77,59 @@ def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) ->
         for i in group:
             found[i] = replace(found[i], available_bytes=available)
     return found
+
+
+def _share_scorers(specs: Sequence[ModelSpec], progress: Progress | None) -> list[ModelSpec]:
+    """The models, where those with the same scorer beside them on the same device share it. The limit of each device is
+    reduced by its shared scorers.
+
+    Raises:
+        ModelNotFoundError, HubError, FormatError, UnsupportedError: as `LLM`.
+    """
+    plans = {i: plan for i, spec in enumerate(specs) if (plan := _plan_beside(spec, progress)) is not None}
+    groups: dict[Any, list[int]] = {}
+    for i, plan in plans.items():
+        groups.setdefault(_scorer_key(specs[i].options, plan), []).append(i)
+    found = list(specs)
+    reserved: dict[str, int] = {}
+    for group in groups.values():
+        if len(group) > 1:
+            scorer = SharedScorer(plans[group[0]], specs[group[0]].options)
+            reserved[scorer.device] = reserved.get(scorer.device, 0) + scorer.n_bytes
+            for i in group:
+                found[i] = replace(found[i], scorer=scorer)
+    if not reserved:
+        return found
+    for i, spec in enumerate(found):
+        plan = plan_memory(spec.model, offline=spec.offline, progress=progress, **_fields_alone(spec))
+        if (n_bytes := reserved.get(plan.memory.place)) is not None:
+            found[i] = replace(spec, limit=max(1, plan.memory.available_bytes - n_bytes))
+    return found
+
+
+def _plan_beside(spec: ModelSpec, progress: Progress | None) -> Plan | None:
+    """The plan of a model on one device with its scorer beside it; None if it is another one."""
+    if spec.options.prefill_drafter is None:
+        return None
+    try:
+        plan = plan_memory(spec.model, offline=spec.offline, progress=progress, **spec.keywords())
+    except OutOfMemoryError:
+        return None  # plan_models reports it
+    is_beside = plan.scorer is not None and not plan.scorer.is_swapped
+    return plan if is_beside and "," not in plan.memory.place else None
+
+
+def _scorer_key(options: EngineOptions, plan: Plan) -> Any:
+    assert options.prefill_drafter is not None and plan.scorer is not None
+    path = resolve(options.prefill_drafter, offline=True).path
+    fields = {**scorer_fields(options), "memory_limit": None, "device": plan.memory.place}
+    return path, options.prefill_layers, tuple(sorted(fields.items(), key=lambda field: field[0]))
+
+
+def _fields_alone(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a model without a scorer and without a limit of its own."""
+    limit = None if spec.limit is None else parse_size(spec.limit)
+    return spec.with_options(prefill_drafter=None, prefill_compression="off").keywords() | {"memory_limit": limit}
 
 
 def _shares(room: int, wanted: Mapping[int, int]) -> dict[int, int]:

@@ -23,7 +23,7 @@ from lucebox.serve.errors import ApiError, overloaded
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_plans import needed_room
 from lucebox.serve.running_model import RunningModel
-from lucebox.serve.shared_scorers import SharedScorer
+from lucebox.serve.shared_scorer import SharedScorer
 from lucebox.serve.telemetry import Telemetry
 from lucebox.sizes import show_size
 

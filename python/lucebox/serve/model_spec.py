@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lucebox.options import EngineOptions
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.shared_scorer import SharedScorer
 from lucebox.sizes import parse_size
-
-if TYPE_CHECKING:
-    from lucebox.serve.shared_scorers import SharedScorer
 
 __all__ = ["OWN_OPTIONS", "OWN_SETTINGS", "ModelSpec"]
 

@@ -194,6 +194,8 @@ class ChatRequest(OpenAISampled, Guided, Compressible, RouterFields):
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
     verbosity: Ignored = None
+    options: Ignored = None  # Hermes sends this and `think`: it takes a server with /api/tags for Ollama
+    think: Ignored = None
 
 
 def conversation_of(body: ChatRequest) -> Conversation:
