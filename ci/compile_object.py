@@ -4,7 +4,8 @@
     compile_object.py nvrtc --arch sm_86 --tool .../libnvrtc.so.12 --ptxas .../ptxas ... -- -std=c++20 ...
     compile_object.py clang --arch gfx1151 --tool ".../zig;clang" ... -- -O3 ...
 
-The flags after -- contain no paths. Writes the code object, its log if it is NVIDIA's, and a dependency file.
+The flags after -- contain no paths. Writes the code object, a dependency file, and ptxas's log or what
+pack/rdna.py counts.
 
 With --store, code is taken from there if the same source and headers were compiled with the same flags by the same
 compiler before, in whatever folder.
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pack import rdna
 from pack.store import Files, Store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,7 +88,8 @@ def _number(arch: str) -> int:
 
 def compiled(job: Job, texts: dict[str, str], compiler: str, store: Store) -> Files:
     """The code object, and for NVIDIA the log of ptxas."""
-    own = (Path(__file__).read_bytes(), Path(nvrtc.__file__).read_bytes())  # whose changes may change code
+    # whose changes may change the files
+    own = [Path(file).read_bytes() for file in (__file__, nvrtc.__file__, rdna.__file__)]
     sources = [part for name, text in texts.items() for part in (name, text)]
     key: list[str | bytes] = [job.kind, compiler, *own, *job.flags, "of", *sources]
     if job.kind == "clang":
@@ -105,11 +108,16 @@ def compiled(job: Job, texts: dict[str, str], compiler: str, store: Store) -> Fi
 
 
 def clang(job: Job) -> Files:
+    """Compiles to assembly, which says what the kernels do, and assembles it. Drops the symbols that only the compiler
+    reads, which are a tenth of a small file."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "code"
+        assembly, out = Path(folder) / "code.s", Path(folder) / "code"
         prefix = f"-ffile-prefix-map={job.root}=."
-        run([*job.tool, *job.flags, prefix, *job.includes(), "-o", str(out), str(job.source)])
-        return {"code": out.read_bytes()}
+        run([*job.tool, *job.flags, prefix, *job.includes(), "-S", "-o", str(assembly), str(job.source)])
+        chip = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={job.arch}"]
+        chip += [flag for flag in job.flags if flag.startswith("-mcode-object-version")]
+        run([*job.tool, *chip, "-x", "assembler", str(assembly), "-Wl,-x", "-o", str(out)])
+        return {"code": out.read_bytes(), "isa": rdna.dump(rdna.counts(assembly.read_text())).encode()}
 
 
 def without_folder(ptx: bytes) -> bytes:
@@ -183,6 +191,8 @@ def main() -> int:
         out.with_suffix(".log").write_text(log)
         if not all(map(RESOURCES.search, log.splitlines())):
             print(log, end="")
+    if "isa" in made:
+        out.with_suffix(".isa.json").write_bytes(made["isa"])
     out.write_bytes(made["code"])
     names = [str(file).replace(" ", r"\ ") for file in (out, *files)]
     Path(f"{out}.d").write_text(f"{names[0]}: {' '.join(names[1:])}\n")

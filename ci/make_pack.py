@@ -5,8 +5,9 @@
         --generation "nvrtc 12.4.127" a.nvrtc.cubin ... --flags="-default-device ..."
 
 A generation is all kernels by one compiler; the host loads the newest that the installed driver takes. Next to each
-.cubin is its compiler's .log, next to the simulator's kernels.so the .json list of its kernels. Fails, and leaves no
-pack, if a kernel breaks the rules of pack/gate.py or a generation lacks a kernel that another one has.
+.cubin is its compiler's .log, next to each .hsaco the .isa.json of pack/rdna.py, next to the simulator's kernels.so the
+.json list of its kernels. Fails, and leaves no pack, if a kernel breaks the rules of pack/gate.py or the limits of
+pack/rdna.py, or a generation lacks a kernel that another one has.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import sbom
-from pack import cubin, gate, hsaco
+from pack import cubin, gate, hsaco, rdna
 from pack.kernel import CodeError, Kernel
 
 import targets
@@ -66,6 +67,7 @@ class Generation:
     compiler: dict[str, Any]  # name, version, flags
     images: dict[str, bytes]
     kernels: list[Kernel]
+    counts: dict[str, rdna.Counts]  # by kernel; empty if it is not AMD's or was compiled without assembly
 
     def min_driver(self, target: targets.Target) -> str:
         """The oldest driver that loads this code."""
@@ -121,14 +123,16 @@ def manifest(
 
 
 def generation(target: targets.Target, compiler: dict[str, Any], files: list[Path]) -> Generation:
-    images, kernels = {}, []
+    images, kernels, counts = dict[str, bytes](), list[Kernel](), dict[str, rdna.Counts]()
     for file in sorted(files, key=lambda file: file.name):
         images[file.name], found = read(file, target)
         kernels += found
+        if (counted := file.with_suffix(".isa.json")).exists():
+            counts |= rdna.load(counted.read_text())
     names = [kernel.name for kernel in kernels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
-    return Generation(compiler, images, kernels)
+    return Generation(compiler, images, kernels, counts)
 
 
 def check_equal(generations: list[Generation]) -> None:
@@ -149,7 +153,10 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
     shutil.rmtree(out, ignore_errors=True)
     check_equal(generations)
     code = {one.compiler["name"]: one.kernels for one in generations}
-    if not origin.runs_on and (problems := gate.problems(code, target)):
+    problems = gate.problems(code, target)
+    if target.vendor == "amd":
+        problems += [line for one in generations for line in rdna.problems(one.kernels, one.counts, target)]
+    if not origin.runs_on and problems:
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
             f"under [[exceptions]] in targets/{target.family}/target.toml"

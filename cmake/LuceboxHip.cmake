@@ -8,10 +8,9 @@ if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
     message(FATAL_ERROR "${Python_EXECUTABLE} has no ziglang, whose clang compiles AMD kernels. Install it there:\n"
       "  ${install_wheels}")
   endif()
-  # This clang runs a linker named lld. The script forwards to zig's linker and drops the first argument.
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/bin/lld @ONLY
-    CONTENT "#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec '@zig@' ld.lld \"$@\"\n")
-  file(CHMOD ${PROJECT_BINARY_DIR}/bin/lld PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  # This clang runs a linker named ld.lld, which zig has as a command.
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/bin/ld.lld @ONLY CONTENT "#!/bin/sh\nexec '@zig@' ld.lld \"$@\"\n")
+  file(CHMOD ${PROJECT_BINARY_DIR}/bin/ld.lld PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
   set(clang ${CMAKE_COMMAND} -E env --modify PATH=path_list_prepend:${PROJECT_BINARY_DIR}/bin ${zig} clang)
   set(name "zig clang")
 else()
