@@ -18,6 +18,8 @@ from typing import Any
 import build_packs
 import pytest
 import sbom
+import test_packs
+import verify_wheel
 from lucebox.packs import open_folder
 from pack import cubin, gate, hsaco
 from pack.kernel import CodeError, Kernel
@@ -272,6 +274,31 @@ def test_an_sdist_builds_the_same_wheel(name: str, tmp_path: Path) -> None:
         assert len(build_packs.manifest(wheel)["generations"]) == (2 if name == "sm_86" else 1)
         found.append((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
     assert found[0] == found[1]
+    assert verify_wheel.verify(wheel).problems == []
+
+
+FRONT_END = {
+    "sm_86": ("-arch=sm_86", "-std=c++20", "-default-device"),
+    "gfx1151": (
+        *("-x", "hip", "--cuda-device-only", "--offload-arch=gfx1151", "-std=c++20"),
+        *("-nogpuinc", "-nogpulib", "-nostdinc"),
+    ),
+}
+ERROR = """
+template <class T> __device__ int member_of(T) { return T::missing; }
+extern "C" __global__ void BOUND(32) wrong_kernel(int* x) { *x = member_of(1); }
+"""
+
+
+@BOTH
+def test_the_front_end_alone_finds_errors_in_templates(name: str, tmp_path: Path) -> None:
+    python, _ = interpreter(name), nvrtc(name)
+    good, wrong = tmp_path / "good.cpp", tmp_path / "wrong.cpp"
+    good.write_text(HEAD + GOOD)
+    wrong.write_text(HEAD + ERROR)
+    test_packs.check(name, python, list(FRONT_END[name]), [good])
+    with pytest.raises(SystemExit, match=r"wrong\.cpp"):
+        test_packs.check(name, python, list(FRONT_END[name]), [good, wrong])
 
 
 @BOTH

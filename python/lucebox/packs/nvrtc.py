@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-__all__ = ["CompileError", "Made", "compile_all", "compile_source", "find", "headers", "release"]
+__all__ = ["CompileError", "Made", "check_source", "compile_all", "compile_source", "find", "headers", "release"]
 
 SONAME = "libnvrtc.so.12"
 # Include roots, relative to the folder of this project's sources. nvrtc/ has the standard headers and builtins that
@@ -99,9 +99,23 @@ def compile_source(library: Path, root: Path, source: Path, flags: Sequence[str]
     Raises:
         CompileError: with the compiler's log.
     """
+    result = "PTX" if any(flag.startswith("-arch=compute_") for flag in flags) else "CUBIN"
+    return _compile(library, root, source, [*flags, "--ptxas-options=-v"], result)
+
+
+def check_source(library: Path, root: Path, source: Path, flags: Sequence[str]) -> None:
+    """Compiles one source as far as the front end's errors: a fiftieth of the time.
+
+    Raises:
+        CompileError: with the compiler's log.
+    """
+    _compile(library, root, source, [*flags, "--dlink-time-opt"], "LTOIR")
+
+
+def _compile(library: Path, root: Path, source: Path, flags: Sequence[str], result: str) -> Made:
     nvrtc = _open(library)
     folders = [source.parent, *(root / folder for folder in INCLUDES)]
-    options = [*flags, "--ptxas-options=-v", f"--pre-include={root / BUILTINS}", *(f"-I{folder}" for folder in folders)]
+    options = [*flags, f"--pre-include={root / BUILTINS}", *(f"-I{folder}" for folder in folders)]
     program = ctypes.c_void_p()
     name = os.path.relpath(source, root).encode()  # appears in messages, and is hashed into local symbols
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), name, 0, None, None), source)
@@ -111,9 +125,7 @@ def compile_source(library: Path, root: Path, source: Path, flags: Sequence[str]
         log = _read(nvrtc, "ProgramLog", program, source).rstrip(b"\0").decode(errors="replace")
         if status:
             raise CompileError(f"{source}: {_error(nvrtc, status)}\n{log}".rstrip())
-        if any(flag.startswith("-arch=compute_") for flag in flags):
-            return Made(source, _read(nvrtc, "PTX", program, source).rstrip(b"\0"), log)
-        return Made(source, _read(nvrtc, "CUBIN", program, source), log)
+        return Made(source, _read(nvrtc, result, program, source).rstrip(b"\0" if result == "PTX" else b""), log)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -202,6 +214,7 @@ def main() -> int:
     parser.add_argument("--library", type=Path, help=f"{SONAME}; without it, the NVRTC of this Python environment")
     parser.add_argument("--root", type=Path, help="the folder with this project's src")
     parser.add_argument("--out", type=Path, help="the .cubin; its .log and .cubin.d are written beside it")
+    parser.add_argument("--check", action="store_true", help="the front end's errors alone; writes nothing")
     arguments = parser.parse_args()
     try:
         library = arguments.library or find()
@@ -209,6 +222,9 @@ def main() -> int:
             print(library, release(library), sep=";")
             return 0
         root, source, out = arguments.root, arguments.source, arguments.out
+        if arguments.check:
+            check_source(library, root, source, arguments.flags)
+            return 0
         made = compile_source(library, root, source, arguments.flags)
     except CompileError as error:
         print(error, file=sys.stderr)

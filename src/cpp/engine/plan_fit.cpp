@@ -33,16 +33,32 @@ std::optional<std::string> problem_of_heads(const Models& models, const KvTypes&
   return std::nullopt;
 }
 
-// The model's maximum, else the largest multiple of a page that fits; 0: none fits.
+// The model's maximum, else the largest multiple of a page that fits; 0: none fits. The bytes are almost a linear
+// function of the context, so a line through both ends of the range finds the context in a third of a bisection's
+// steps.
 int largest_context(const ContextDemand& demand, const KvTypes& kv, size_t budget) {
+  constexpr int kLines = 6;  // then bisection
+  const auto needed = [&](int context) { return demand.needed_bytes(context, kv); };
   const int max_context = demand.models.target->info().max_context;
-  if (demand.needed_bytes(max_context, kv) <= budget) return max_context;
-  int low = 0, high = max_context / kPageTokens;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    demand.needed_bytes(middle * kPageTokens, kv) <= budget ? low = middle : high = middle - 1;
+  size_t bytes_not = needed(max_context);
+  if (bytes_not <= budget) return max_context;
+  int fits = 1, does_not = max_context / kPageTokens + 1;  // pages
+  if (does_not == fits) return 0;
+  size_t bytes_fits = needed(kPageTokens);
+  if (bytes_fits > budget) return 0;
+  for (int step = 0; does_not - fits > 1; ++step) {
+    const double on_line = double(budget - bytes_fits) / double(bytes_not - bytes_fits) * (does_not - fits);
+    const int pages = step < kLines ? std::clamp(fits + int(on_line), fits + 1, does_not - 1) : (fits + does_not) / 2;
+    const size_t bytes = needed(pages * kPageTokens);
+    if (bytes <= budget) {
+      fits = pages;
+      bytes_fits = bytes;
+    } else {
+      does_not = pages;
+      bytes_not = bytes;
+    }
   }
-  return low * kPageTokens;
+  return fits * kPageTokens;
 }
 
 // The largest context of every KV type that the heads support.
