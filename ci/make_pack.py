@@ -68,6 +68,7 @@ class Generation:
     compiler: dict[str, Any]  # name, version, flags
     images: dict[str, bytes]
     kernels: list[Kernel]
+    matrix_problems: list[str]  # of gate.py
 
     def min_driver(self, target: targets.Target) -> str:
         """The oldest driver that loads this code."""
@@ -130,7 +131,9 @@ def generation(target: targets.Target, compiler: dict[str, Any], files: list[Pat
     names = [kernel.name for kernel in kernels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
-    return Generation(compiler, images, kernels)
+    is_nvidia = target.vendor == "nvidia"
+    problems = [line for name, image in images.items() if is_nvidia for line in gate.matrix_problems(image, name)]
+    return Generation(compiler, images, kernels, problems)
 
 
 def check_equal(generations: list[Generation]) -> None:
@@ -151,7 +154,8 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
     shutil.rmtree(out, ignore_errors=True)
     check_equal(generations)
     code = {one.compiler["name"]: one.kernels for one in generations}
-    if not origin.runs_on and (problems := gate.problems(code, target)):
+    matrix_problems = [line for one in generations for line in one.matrix_problems]
+    if not origin.runs_on and (problems := gate.problems(code, target) + matrix_problems):
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
             f"under [[exceptions]] in targets/{target.family}/target.toml"
