@@ -175,6 +175,6 @@ def test_numbers_become_fp4() -> None:
     def code(value: float) -> int:
         distance = np.abs(grid - min(abs(float(value)), 6))
         nearest = np.flatnonzero(distance == distance.min())
-        return int(min(nearest, key=lambda i: (i % 2, i))) | (8 if value < 0 else 0)
+        return int(min(nearest, key=lambda i: (i % 2, i))) | (8 if np.signbit(value) else 0)
 
     assert out.tolist() == [code(lo) | code(hi) << 4 for lo, hi in given]
