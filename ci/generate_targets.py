@@ -418,8 +418,8 @@ Shared memory is the most one block may have. The driver is the oldest that load
 have [other code for drivers from r580 on](building-packs.md#two-generations-of-nvidia-code). Hosts are the machines the
 chip is found in; a pack itself holds no host code.
 
-| target | extra | architecture | matrix | bf16 | async copy | FP4 | TMA | clusters | shared memory | driver | hosts |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| target | extra | architecture | matrix | bf16 | async copy | FP8 | FP4 | TMA | clusters | shared | driver | hosts |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 {capabilities}
 
 ## Boards
@@ -454,7 +454,7 @@ def page(known: list[Target]) -> str:
     capabilities, boards, tuning = [], [], []
     for target in known:
         can = target.capabilities
-        flags = [("no", "yes")[flag] for flag in (can.bf16, can.async_copy, can.fp4, can.tma, can.clusters)]
+        flags = [("no", "yes")[flag] for flag in (can.bf16, can.async_copy, can.fp8, can.fp4, can.tma, can.clusters)]
         shared = f"{can.shared_block_bytes // 1024} KiB"
         driver = {"nvidia": f"r{target.oldest_driver}", "amd": f"HIP {target.min_driver}", "sim": ""}[target.vendor]
         names = [f"`{name}`" for name in (target.name, target.slug, target.architecture, can.matrix)]

@@ -68,6 +68,7 @@ class Generation:
     images: dict[str, bytes]
     kernels: list[Kernel]
     counts: dict[str, rdna.Counts]  # by kernel; empty if it is not AMD's or was compiled without assembly
+    matrix_problems: list[str]  # of gate.py
 
     def min_driver(self, target: targets.Target) -> str:
         """The oldest driver that loads this code."""
@@ -132,7 +133,9 @@ def generation(target: targets.Target, compiler: dict[str, Any], files: list[Pat
     names = [kernel.name for kernel in kernels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
-    return Generation(compiler, images, kernels, counts)
+    is_nvidia = target.vendor == "nvidia"
+    problems = [line for name, image in images.items() if is_nvidia for line in gate.matrix_problems(image, name)]
+    return Generation(compiler, images, kernels, counts, problems)
 
 
 def check_equal(generations: list[Generation]) -> None:
@@ -154,8 +157,9 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
     check_equal(generations)
     code = {one.compiler["name"]: one.kernels for one in generations}
     problems = gate.problems(code, target)
-    if target.vendor == "amd":
-        problems += [line for one in generations for line in rdna.problems(one.kernels, one.counts, target)]
+    for one in generations:
+        problems += one.matrix_problems
+        problems += rdna.problems(one.kernels, one.counts, target) if target.vendor == "amd" else []
     if not origin.runs_on and problems:
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "

@@ -55,10 +55,12 @@ MATRIX = {
 NEEDS_LINE = re.compile(r"^// Needs: (.+)$", re.MULTILINE)
 SHARED_NEED = re.compile(r"(\d+) KiB of shared memory")
 # Capability -> the architectures that may claim it. NVIDIA: CUDA programming guide, feature support per compute
-# capability. ptxas accepts FP4, which is block-scaled, only for architectures with the `a` suffix.
+# capability. fp8: products of FP8 by mma.sync or wgmma, which ptxas assembles to conversions and products of f16
+# elsewhere. ptxas accepts FP4, which is block-scaled, only for architectures with the `a` suffix.
 NEEDS = {
     "bf16": r"sm_8\d|sm_(9|1\d)\da?|gfx1[12]\d\d|sim",
     "async_copy": r"sm_8\d|sm_(9|1\d)\da?|sim",
+    "fp8": r"sm_89|sm_90a|sm_12\da?",
     "fp4": r"sm_1\d\da",
     "tma": r"sm_(9|1\d)\da?",
     "clusters": r"sm_(9|1\d)\da?|sim",
@@ -104,6 +106,7 @@ class Capabilities:
     bf16: bool
     matrix: str
     async_copy: bool
+    fp8: bool  # matrix instructions of mma.sync or wgmma, without tcgen05
     fp4: bool
     tma: bool
     clusters: bool

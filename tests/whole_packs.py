@@ -17,8 +17,8 @@ load = functools.cache(targets.load)  # tests choose thousands of launches
 def manifest(name: str, kernels: list[dict[str, Any]], **changes: object) -> str:
     """The manifest of a pack with these kernels."""
     target = load(name)
-    capabilities = {key: getattr(target.capabilities, key) for key in
-                    ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
+    keys = ("bf16", "matrix", "async_copy", "fp8", "fp4", "tma", "clusters", "shared_block_bytes")
+    capabilities = {key: getattr(target.capabilities, key) for key in keys}
     value = {
         "target": name,
         "vendor": target.vendor,

@@ -1,10 +1,12 @@
-"""Checks the rules for every pack: no kernel spills or needs a stack, and a full block of each kernel fits the chip."""
+"""Checks the rules for every pack: no kernel spills or needs a stack, a full block of each kernel fits the chip, and
+the loops of GEMMs have the matrix instruction of their operands."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from pack import sass
 from pack.kernel import Kernel
 from targets import Target, Waiver
 
@@ -16,6 +18,13 @@ SIMDS = 4
 LARGE_FILE, SMALL_FILE = (1536, 24), (1024, 16)
 HAS_LARGE_FILE = re.compile(r"gfx110[01]|gfx1151|gfx12\d\d")
 WAVE = 32
+# NVIDIA: pattern of kernel names -> the matrix instruction of their loops. ptxas assembles products of fp8 to
+# conversions and HMMA for chips that have no QMMA for them.
+MATRIX = {
+    r"gemm_sm(89|120)_f8_e4m3_kernel": "QMMA",
+    r"gemm_sm120_nvfp4_kernel": "OMMA",
+    r"gemm_\w+_int(8|16)_\d+_kernel": "IMMA",
+}
 
 
 def problems(code: Mapping[str, Sequence[Kernel]], target: Target) -> list[str]:
@@ -51,6 +60,19 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
     limit = target.capabilities.shared_block_bytes
     if kernel.shared_bytes > limit:
         yield f"{where}: {kernel.shared_bytes} bytes of shared memory, {target.name} has {limit} for a block"
+
+
+def matrix_problems(image: bytes, file: str) -> Iterator[str]:
+    """One line per kernel of a cubin whose loops lack its matrix instruction, have another one, or use local memory."""
+    for name, counts in sass.loops(image, file).items():
+        wanted = next((instruction for pattern, instruction in MATRIX.items() if re.fullmatch(pattern, name)), None)
+        if wanted is None:
+            continue
+        if set(counts) & set(sass.MATRIX.values()) != {wanted}:
+            listed = ", ".join(f"{n} {one}" for one, n in sorted(counts.items())) or "no matrix instruction"
+            yield f"{file}: {name}: expected {wanted} as the matrix instruction of its loops, got {listed}"
+        if n_local := sum(counts[one] for one in sass.LOCAL.values()):
+            yield f"{file}: {name}: {n_local} accesses to local memory in its loops, expected none"
 
 
 def max_threads(registers: int, target: Target) -> int:

@@ -21,7 +21,7 @@ class EngineFields(TypedDict, total=False):
     context: int | None
     kv_tokens: int | None
     threads: int | None
-    activations: Literal["int8", "f32"]
+    activations: Literal["int8", "f32", "fp4"]
     kv: str
     sessions: int | None
     prefix_cache: str | int

@@ -57,8 +57,9 @@ class EngineOptions:
     of `sessions`, or the most that fits, at least one context."""
     threads: int | None = field(default=None, metadata=MODEL)
     """Worker threads on the CPU. None: one per physical core that this process may use."""
-    activations: Literal["int8", "f32"] = field(default="int8", metadata=MODEL)
-    """Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact."""
+    activations: Literal["int8", "f32", "fp4"] = field(default="int8", metadata=MODEL)
+    """Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact, "fp4"
+    multiplies prompts of NVFP4 weights in 4 bits (fastest, changes texts; sm_120 and sm_121)."""
     kv: str = field(default="f16", metadata=MODEL)
     """Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or
     two of them as K/V: "q8_0/q4_0". All but f32 round: see docs/kv.md."""

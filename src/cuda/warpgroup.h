@@ -117,8 +117,8 @@ LB_DEVICE void load_shared(FragmentA<fp8_e4m3>& a, const fp8_e4m3* from, int str
 // C [64, kColumns] += A [64, 16] B^T, or C = A B^T when kFresh; c points to the first fragment. A of bytes is [64, 32].
 // The product is asynchronous until group_wait; the registers of a must not change before.
 //
-// The matrix unit truncates sums of fp8 products to 13 bits after the leading one (sim/fp8_sum.h): add C to an fp32 sum
-// after a few products.
+// The matrix unit truncates sums of fp8 products to 13 bits after the leading one (sim/fused_sum.h): add C to an fp32
+// sum after a few products.
 template <int kColumns, bool kFresh, class T, class A>
 LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileRows<T>& b) {
   group_product<kFresh, false>(c, a, b.bits, Columns<kColumns>());

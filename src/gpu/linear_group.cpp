@@ -15,7 +15,12 @@ std::string to_string(const LinearGroup& group, std::string_view op) {
   std::string text = cat("[", op, "] ", first.rows, " rows x ");
   for (int i = 0; i < group.n; ++i)
     text += cat(i ? " + " : "", name(group.products[i].type), " [", group.products[i].n_out, ", ", first.n_in, "]");
-  return text + (first.activations == Activations::kInt8 ? " int8" : " f32");
+  switch (first.activations) {
+    case Activations::kInt8: return text + " int8";
+    case Activations::kF32: return text + " f32";
+    case Activations::kFp4: break;
+  }
+  return text + " fp4";
 }
 
 std::string checked_text(const LinearGroup& group, std::string_view op) {

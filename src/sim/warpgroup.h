@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "fp8_sum.h"
+#include "fused_sum.h"
 #include "gpu/operand_tile.h"
 
 namespace lb::gpu {

@@ -39,6 +39,7 @@ source = "a datasheet"
 bf16 = true
 matrix = "mma_bf16"
 async_copy = true
+fp8 = false
 fp4 = false
 tma = false
 clusters = false
@@ -127,7 +128,7 @@ def test_an_unknown_need_is_refused(tree: Path) -> None:
     ("old", "new", "message"),
     [
         ("schema = 1", "schema = 1\ncolour = 3", "colour: no such key; the keys are schema, name, vendor"),
-        ("fp4 = false", "fp4 = false\nfp8 = true", "capabilities.fp8: no such key; the keys are bf16, matrix"),
+        ("fp4 = false", "fp4 = false\nfp6 = true", "capabilities.fp6: no such key; the keys are bf16, matrix"),
         (
             "matvec_threads",
             "matvec_thread",
@@ -167,6 +168,7 @@ def test_an_unknown_need_is_refused(tree: Path) -> None:
         ('"mma_bf16"', '"wgmma"', "capabilities.matrix: sm_86 has no wgmma; it has mma_bf16"),
         ("bf16 = true", "bf16 = false", "capabilities.bf16: false contradicts matrix = 'mma_bf16'"),
         ("fp4 = false", "fp4 = true", "capabilities.fp4: sm_86 has none, got true"),
+        ("fp8 = false", "fp8 = true", "capabilities.fp8: sm_86 has none, got true"),
         ("tma = false", "tma = true", "capabilities.tma: sm_86 has none, got true"),
         ("clusters = false", "clusters = true", "capabilities.clusters: sm_86 has none, got true"),
         ("101376", "99", "capabilities.shared_block_bytes: expected whole KiB from 16 to 256, got 99 bytes"),

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gpu_packs
 import numpy as np
 import pytest
 from engines import Decoder, feed, largest_difference, logits_of, open_engine, path_to, random_ids
 from lucebox import _engine, _kernels
-from lucebox.errors import OutOfMemoryError
+from lucebox.errors import OutOfMemoryError, UnsupportedError
 from numpy.typing import NDArray
 from reference import checkpoints
 from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
@@ -167,6 +168,31 @@ def test_checkpoints_of_few_bits_stay_packed(pack: _engine.gpu.Pack, tmp_path: P
     got = np.concatenate([feed(session, ids[:41], 41), feed(session, ids[41:50], 9), feed(session, ids[50:], 1)])
     limit = tolerance("logits", "half_device") if kind == "mixed" else EXACT  # whose head is BF16
     assert largest_difference(got, on_cpu(path, 60)) < limit
+
+
+@pytest.mark.parametrize("kind", ["modelopt", "mixed"])
+def test_prompts_in_fp4_on_request(pack: _engine.gpu.Pack, pack_folder: Path, tmp_path: Path, kind: str) -> None:
+    """Only prompts of NVFP4 weights change, by no more than 4 bits of activations do."""
+    gguf = write_model(tmp_path / "m.gguf", replace(SHAPES["qwen3"], vocab=512))
+    path, _ = checkpoints.few_bits(tmp_path / kind, gguf, kind)
+    options: dict[str, Any] = {"pack": pack, "prefill_chunk": 128}
+    if not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "gemm_sm120_nvfp4_"):
+        with pytest.raises(UnsupportedError, match=r"activations = fp4: .* has no products of 4-bit activations"):
+            open_engine(path, activations="fp4", **options)
+        return
+    fp4, int8 = (open_engine(path, activations=activations, **options) for activations in ("fp4", "int8"))
+    ids = random_ids(80, 512)
+    assert np.array_equal(logits_of(fp4, ids, 40), logits_of(int8, ids, 40))
+    exact = on_cpu(path, 80)
+    of_fp4, of_int8 = (np.square(logits_of(engine, ids, 80) - exact).mean() for engine in (fp4, int8))
+    assert of_int8 < of_fp4 < 0.1 * np.square(exact - exact.mean()).mean()
+    with pytest.raises(UnsupportedError, match="activations = fp4 is for prompts of NVFP4 weights, and this model has"):
+        open_engine(gguf, activations="fp4", **options)
+
+
+def test_fp4_needs_a_gpu(written: Write) -> None:
+    with pytest.raises(UnsupportedError, match="activations = fp4 needs a GPU of sm_120 or sm_121"):
+        open_engine(written(SHAPES["llama"]), activations="fp4")
 
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
-from reference import fp8
+from reference import fp8, narrow_matrix, nvfp4
 from reference import linear as reference
 from reference.attention import round_to
 from reference.linear import FP8, PLAIN_TYPES, random_weights
@@ -36,7 +37,15 @@ FEW_CASES = [
     for shape in (FEW_SHAPES if dtype in ("Q8_0", "Q4_K", "Q6_K", "NVFP4", FP8) else FEW_SHAPES[1::4])
 ]
 
-FP8_KERNEL = "gemm_sm90_f8_e4m3_"
+# The kernels for prompts of FP8 weights, and the bits that their sums keep.
+FP8_KERNELS = {
+    "gemm_sm90_f8_e4m3_256x128_kernel": 13,
+    "gemm_sm90_f8_e4m3_128x128_kernel": 13,
+    "gemm_sm89_f8_e4m3_kernel": 13,
+    "gemm_sm120_f8_e4m3_kernel": 25,
+}
+FP8_KERNEL = re.compile(r"gemm_sm\d+_f8_e4m3_.*")
+FP4_KERNEL = "gemm_sm120_nvfp4_kernel"
 
 # Products of few rows and of what is made of their sums.
 CHAINS = [
@@ -79,7 +88,7 @@ def expected(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """The expected product for the launched kernels, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
-    if dtype == FP8 and any(kernel.startswith(FP8_KERNEL) for kernel in started):
+    if dtype == FP8 and any(FP8_KERNEL.match(kernel) for kernel in started):
         return (*reference.linear(w, dtype, n_out, fp8.rounded_x(x), "f32"), "matmul_fp8")
     if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
@@ -145,24 +154,30 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     started = ops.take_started(pack)
     has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
     is_skinny = has_skinny and rows <= (48 if dtype == "NVFP4" else 32) and n_in % 256 == 0
-    is_fp8 = dtype == FP8 and rows > 64 and gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), FP8_KERNEL)
+    manifest = gpu_packs.manifest_of(pack_folder)
+    is_fp8 = dtype == FP8 and rows > 64 and any(gpu_packs.has_kernel(manifest, kernel) for kernel in FP8_KERNELS)
     assert ("expand_weights_kernel" in started) != (is_skinny or is_fp8)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
 
-@pytest.fixture(scope="session", params=("256x128", "128x128"))
-def fp8_pack(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
-    """A pack with one of the tiles for prompts of fp8."""
-    other = {"256x128": "128x128", "128x128": "256x128"}[request.param]
-    manifest = gpu_packs.manifest_without(pack_folder, f"{FP8_KERNEL}{other}_kernel")
-    if not gpu_packs.has_kernel(manifest, FP8_KERNEL):
-        pytest.skip(f"{manifest['target']} does not multiply fp8")
+@pytest.fixture(scope="session", params=FP8_KERNELS)
+def fp8_kernel(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def fp8_pack(pack_folder: Path, fp8_kernel: str) -> _engine.gpu.Pack:
+    """A pack with one of the kernels for prompts of fp8."""
+    others = "|".join(kernel for kernel in FP8_KERNELS if kernel != fp8_kernel)
+    manifest = gpu_packs.manifest_without(pack_folder, others)
+    if not gpu_packs.has_kernel(manifest, fp8_kernel):
+        pytest.skip(f"{manifest['target']} has no {fp8_kernel}")
     return gpu_packs.load(pack_folder, manifest)
 
 
 @pytest.mark.parametrize(("rows", "n_out", "n_in"), [(65, 3, 128), (130, 150, 640), (301, 129, 384), (70, 520, 1152)])
-def test_fp8_prompt(fp8_pack: _engine.gpu.Pack, rows: int, n_out: int, n_in: int, seed: int) -> None:
+def test_fp8_prompt(fp8_pack: _engine.gpu.Pack, fp8_kernel: str, rows: int, n_out: int, n_in: int, seed: int) -> None:
     """x is rounded to e4m3 with a scale per 128 values; blocks of any size, and blocks of zeros."""
     rng = np.random.default_rng(seed)
     w = random_weights(FP8, n_out * n_in, rng)
@@ -173,14 +188,27 @@ def test_fp8_prompt(fp8_pack: _engine.gpu.Pack, rows: int, n_out: int, n_in: int
     add = rng.normal(size=(rows, n_out)).astype(np.float32) * np.abs(x).max(axis=1, keepdims=True)
     got = ops.linear(w, FP8, n_out, n_in, x, add, pack=fp8_pack)
     started = ops.take_started(fp8_pack)
-    assert started[0] == "cast_rows_f8_kernel"
+    assert started[:2] == ["cast_rows_f8_kernel", fp8_kernel]
     want, scale, family = expected(fp8_pack, w, FP8, n_out, x, "int8", started)
     assert family == "matmul_fp8"
     for row in range(rows):
         check(got[row], want[row] + add[row], scale[row] + np.abs(add[row]), family, f"row {row}")
 
 
-def test_fp8_sums_are_those_of_the_published_rule(fp8_pack: _engine.gpu.Pack, seed: int) -> None:
+def fp8_sums(kernel: str, x: F32, w: NDArray[np.uint8]) -> F32:
+    """The sums of 128 products that a kernel's matrix units compute. x: e4m3 numbers; w: their codes."""
+    values = reference.e4m3_values()
+    if "sm90" in kernel:
+        return fp8.block_sums(x, values[w])
+    codes = np.searchsorted(values[:127], np.abs(x)).astype(np.uint8) | np.where(x < 0, 128, 0).astype(np.uint8)
+    sums = np.zeros((len(x), len(w)), np.float32)
+    for first in range(0, 128, 32):
+        a, b = np.broadcast_arrays(codes[:, None, first : first + 32], w[None, :, first : first + 32])
+        sums = narrow_matrix.fp8_sums(a, b, sums, FP8_KERNELS[kernel]).view(np.float32)
+    return sums
+
+
+def test_fp8_sums_are_those_of_the_published_rule(fp8_pack: _engine.gpu.Pack, fp8_kernel: str, seed: int) -> None:
     """Every bit of the sums of 128 products: values of one size, of every size, and sums that cancel."""
     rng = np.random.default_rng(seed)
     rows, n_out = 129, 131
@@ -192,7 +220,7 @@ def test_fp8_sums_are_those_of_the_published_rule(fp8_pack: _engine.gpu.Pack, se
     got = ops.linear(w, FP8, n_out, 128, x, pack=fp8_pack)
     codes, scale = fp8.round_x(x)
     blocks = w.reshape(n_out, 132)
-    sums = fp8.block_sums(codes, reference.e4m3_values()[blocks[:, 4:]])
+    sums = fp8_sums(fp8_kernel, codes, blocks[:, 4:])
     want = (sums * scale) * blocks[:, :4].copy().view(np.float32)[:, 0]
     assert np.array_equal(got, want)
 
@@ -203,6 +231,74 @@ def test_not_a_number_stays_in_its_row_of_fp8(fp8_pack: _engine.gpu.Pack, poison
     x[4, 300] = poison
     y = ops.linear(random_weights(FP8, 5 * 512, np.random.default_rng(4)), FP8, 5, 512, x, pack=fp8_pack)
     assert np.array_equal(np.isfinite(y).all(axis=1), np.arange(70) != 4)
+
+
+@pytest.fixture(scope="session")
+def fp4_pack(pack_folder: Path, pack: _engine.gpu.Pack) -> _engine.gpu.Pack:
+    if not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), FP4_KERNEL):
+        pytest.skip(f"{pack.target} does not multiply fp4")
+    return pack
+
+
+@pytest.mark.parametrize(("rows", "n_out", "n_in"), [(65, 3, 64), (130, 150, 640), (301, 129, 448), (70, 520, 1216)])
+def test_fp4_prompt(fp4_pack: _engine.gpu.Pack, rows: int, n_out: int, n_in: int, seed: int) -> None:
+    """x is rounded to NVFP4; rows of any size, and blocks of zeros."""
+    rng = np.random.default_rng(seed)
+    w = random_weights("NVFP4", n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    x *= 2.0 ** rng.integers(-40, 40, size=(rows, 1)).astype(np.float32)
+    x.reshape(rows, -1, 16)[rng.random((rows, n_in // 16)) < 0.1] = 0
+    x[3] = 0
+    add = rng.normal(size=(rows, n_out)).astype(np.float32) * np.abs(x).max(axis=1, keepdims=True)
+    got = ops.linear(w, "NVFP4", n_out, n_in, x, add, "fp4", pack=fp4_pack)
+    assert ops.take_started(fp4_pack)[:2] == ["cast_rows_fp4_kernel", FP4_KERNEL]
+    want, scale = reference.linear(w, "NVFP4", n_out, nvfp4.rounded_x(x), "f32")
+    for row in range(rows):
+        check(got[row], want[row] + add[row], scale[row] + np.abs(add[row]), "matmul_halves", f"row {row}")
+
+
+@pytest.mark.parametrize("n_in", (64, 128))
+def test_fp4_sums_are_those_of_the_published_rule(fp4_pack: _engine.gpu.Pack, n_in: int, seed: int) -> None:
+    """Every bit: scales of every size, subnormal and 0, and sums that cancel."""
+    rng = np.random.default_rng(seed)
+    rows, n_out = 129, 131
+    w = random_weights("NVFP4", n_out * n_in, rng)
+    blocks = w.reshape(n_out, -1, 36)
+    blocks[::2, :, :4] = rng.integers(0, 127, blocks[::2, :, :4].shape)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    x[::3] *= 2.0 ** rng.integers(-18, 1, size=x[::3].shape).astype(np.float32)
+    x[1::3, 32:64] = -x[1::3, :32]
+    blocks[::4, :, 20:] = blocks[::4, :, 4:20]
+    got = ops.linear(w, "NVFP4", n_out, n_in, x, None, "fp4", pack=fp4_pack)
+    assert np.array_equal(got, nvfp4.products(w, n_out, np.ones(n_out, np.float32), x))
+
+
+def test_scales_beyond_fp4_units_become_the_largest(fp4_pack: _engine.gpu.Pack) -> None:
+    """A file's 0xff means 480, which a matrix unit would take for NaN: 448."""
+    rng = np.random.default_rng(3)
+    w = random_weights("NVFP4", 5 * 128, rng)
+    at_most = w.copy()
+    w.reshape(-1, 36)[:, 1], at_most.reshape(-1, 36)[:, 1] = 0xFF, 0x7E
+    x = rng.normal(size=(65, 128)).astype(np.float32)
+    got, want = (ops.linear(each, "NVFP4", 5, 128, x, None, "fp4", pack=fp4_pack) for each in (w, at_most))
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_not_a_number_stays_in_its_row_of_fp4(fp4_pack: _engine.gpu.Pack, poison: float) -> None:
+    x = np.ones((70, 512), np.float32)
+    x[4, 300] = poison
+    w = random_weights("NVFP4", 5 * 512, np.random.default_rng(4))
+    y = ops.linear(w, "NVFP4", 5, 512, x, None, "fp4", pack=fp4_pack)
+    assert np.array_equal(np.isfinite(y).all(axis=1), np.arange(70) != 4)
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("NVFP4", 1), ("NVFP4", 22), ("NVFP4", 64), ("Q4_K", 65), ("BF16", 65)])
+def test_fp4_changes_only_prompts_of_nvfp4(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w, x = random_weights(dtype, 67 * 256, rng), rng.normal(size=(rows, 256)).astype(np.float32)
+    got, want = (ops.linear(w, dtype, 67, 256, x, None, activations, pack=pack) for activations in ("fp4", "int8"))
+    assert np.array_equal(got, want)
 
 
 @pytest.fixture(scope="session")

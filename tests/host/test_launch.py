@@ -232,8 +232,12 @@ def test_every_gemm_kernel_is_chosen(name: str) -> None:
     has_wide = any(kernel["name"].startswith("gemm_wide") for kernel in kernels)
     preferred = ("gemm_skinny", "gemm_sm90") if has_wide else ("gemm_skinny",)
     kernels = [kernel for kernel in kernels if not kernel["name"].startswith(preferred)]
-    pack, chosen = manifest(name, kernels), set()
-    for dtype, activations, rows in itertools.product(GEMM_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
+    of_one_chip = [kernel for kernel in kernels if not kernel["name"].startswith("gemm_sm89")]  # sim has those of all
+    packs, chosen = (manifest(name, kernels), manifest(name, of_one_chip)), set()
+    cases = [*itertools.product(GEMM_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)), (FP8, "int8", 512)]
+    if any(kernel["name"] == "gemm_sm120_nvfp4_kernel" for kernel in kernels):
+        cases.append(("NVFP4", "fp4", 512))
+    for pack, (dtype, activations, rows) in itertools.product(packs, cases):
         for n_out, n_in in ((4096, 4096), (33, 17408)):
             batch = _kernels.launch.choose_gemm(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
             chosen |= {launch["kernel"] for launch in batch["launches"]}
@@ -380,21 +384,44 @@ def test_cast_rows_runs_once_for_each_form_of_x() -> None:
     assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
 
 
-def test_prompts_of_fp8_are_multiplied_as_fp8_where_wgmma_is() -> None:
-    def kernels(name: str, rows: int, dtypes: list[str], activations: str = "int8") -> list[str]:
-        n_out = [5120, 1024][: len(dtypes)]
-        batch = _kernels.launch.choose_gemm(whole(name), 132, dtypes, n_out, 5120, rows, activations)
-        assert batch["rounded_bits"] == 0
-        return [launch["kernel"] for launch in batch["launches"]]
+def prompt_kernels(name: str, rows: int, dtypes: list[str], activations: str = "int8") -> list[str]:
+    n_out = [5120, 1024][: len(dtypes)]
+    batch = _kernels.launch.choose_gemm(whole(name), 132, dtypes, n_out, 5120, rows, activations)
+    assert batch["rounded_bits"] == 0
+    return [launch["kernel"] for launch in batch["launches"]]
 
+
+def test_prompts_of_fp8_are_multiplied_as_fp8_where_matrix_units_are() -> None:
+    kernels = prompt_kernels
     both = kernels("sm_90", 2048, ["F8_E4M3", "F8_E4M3"])
     assert both[:2] == ["cast_rows_f8_kernel", "gemm_sm90_f8_e4m3_256x128_kernel"]  # one product
     mixed = kernels("sm_90", 65, ["F8_E4M3", "BF16"])
     assert mixed[:2] == ["cast_rows_f8_kernel", "cast_rows_kernel"] and "expand_weights_kernel" not in mixed
     assert "expand_weights_kernel" in kernels("sm_90", 64, ["F8_E4M3"])
-    assert "expand_weights_kernel" in kernels("sm_89", 65, ["F8_E4M3"])
+    for name, kernel in (("sm_89", "sm89"), ("sm_120", "sm120"), ("sm_121", "sm120")):
+        assert kernels(name, 2048, ["F8_E4M3", "F8_E4M3"])[:2] == [
+            "cast_rows_f8_kernel",
+            f"gemm_{kernel}_f8_e4m3_kernel",
+        ]
+    for name in ("sm_86", "sm_100", "gfx1201"):
+        assert "expand_weights_kernel" in kernels(name, 65, ["F8_E4M3"])
     with pytest.raises(UnsupportedError, match="no batch kernel reads F8_E4M3"):
         kernels("sm_90", 65, ["F8_E4M3"], "f32")
+
+
+def test_prompts_of_nvfp4_are_multiplied_as_fp4_on_request() -> None:
+    kernels = prompt_kernels
+    for name in ("sm_120", "sm_121", "sim"):
+        assert kernels(name, 2048, ["NVFP4", "NVFP4"], "fp4")[:2] == ["cast_rows_fp4_kernel", "gemm_sm120_nvfp4_kernel"]
+        assert "expand_weights_kernel" in kernels(name, 2048, ["NVFP4"])
+        assert kernels(name, 2048, ["Q4_K"], "fp4") == kernels(name, 2048, ["Q4_K"])
+    mixed = kernels("sm_120", 65, ["NVFP4", "F8_E4M3"], "fp4")
+    assert mixed[:2] == ["cast_rows_fp4_kernel", "cast_rows_f8_kernel"]
+    assert {"gemm_sm120_nvfp4_kernel", "gemm_sm120_f8_e4m3_kernel"} < set(mixed)
+    for name in ("sm_89", "sm_90", "sm_100", "gfx1201"):
+        with pytest.raises(UnsupportedError, match=f"activations = fp4: {name} has no products of 4-bit activations"):
+            kernels(name, 65, ["NVFP4"], "fp4")
+        assert kernels(name, 65, ["Q4_K"], "fp4") == kernels(name, 65, ["Q4_K"])
 
 
 def delta_sizes(n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> dict[str, int]:

@@ -52,6 +52,7 @@ class Capabilities:
     bf16: bool
     matrix: str
     async_copy: bool
+    fp8: bool
     fp4: bool
     tma: bool
     clusters: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -21,14 +21,14 @@ OF_MODELS = re.compile(
 kernels that they replace; the self-test leaves them out."""
 
 
-def cases(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Case]:
+def cases(rng: np.random.Generator, wide: str, fp8: Sequence[str]) -> Iterator[Case]:
     """All cases. wide: the type to which x is rounded before it is multiplied with BF16 weights: BF16, or F16 if the
-    matrix units lack BF16. has_fp8: prompts with fp8 weights round x to fp8."""
+    matrix units lack BF16. fp8: the pack's kernels for prompts with fp8 weights, which round x to fp8."""
     yield from elementwise.embeds(rng)
     yield from elementwise.norms(rng)
     yield from products.products(rng)
     yield from products.groups(rng)
-    yield from products.gemms(rng, wide, has_fp8=has_fp8)
+    yield from products.gemms(rng, wide, fp8)
     yield from elementwise.swiglu_and_rope(rng)
     yield from elementwise.rounded(rng)
     yield from products.megakernels(rng)

@@ -86,10 +86,27 @@ def rounded_to_fp8(x: Array) -> Array:
     """x as devices with fp8 matrix units round it: e4m3 numbers, and a scale per row and 128 values."""
     blocks = x.reshape(len(x), -1, 128)
     largest = np.maximum(np.abs(blocks).max(axis=2, keepdims=True), np.float32(1e-30))
-    values = blocks * (np.float32(448) / largest)
-    step = np.ldexp(np.float32(1), np.maximum(np.frexp(values)[1] - 1, -6) - 3)  # between e4m3 numbers
-    codes = np.rint(values / step) * step
+    codes = _to_e4m3(blocks * (np.float32(448) / largest))
     return np.asarray(codes * (largest * (np.float32(1) / np.float32(448)))).reshape(x.shape)
+
+
+def rounded_to_fp4(x: Array) -> Array:
+    """x as devices round it to NVFP4: e2m1 numbers, an e4m3 scale per 16 values and a factor per row."""
+    blocks = x.reshape(len(x), -1, 16)
+    largest = np.maximum(np.abs(x).max(axis=1), np.float32(1e-30))[:, None, None]
+    inverse = np.float32(6 * 448) / largest
+    scale = _to_e4m3(np.abs(blocks).max(axis=2, keepdims=True) * inverse * (np.float32(1) / np.float32(6)))
+    with np.errstate(divide="ignore"):
+        factor = np.where(scale > 0, inverse / scale, np.float32(0))
+    values = np.clip(blocks * factor, -6, 6)
+    step = np.ldexp(np.float32(1), np.maximum(np.frexp(values)[1] - 1, 0) - 1)  # between e2m1 numbers
+    return np.asarray(np.rint(values / step) * step * scale / inverse).astype(np.float32).reshape(x.shape)
+
+
+def _to_e4m3(values: Array) -> Array:
+    """The nearest e4m3 numbers of values up to 448."""
+    step = np.ldexp(np.float32(1), np.maximum(np.frexp(values)[1] - 1, -6) - 3)  # between e4m3 numbers
+    return np.asarray(np.minimum(np.rint(values / step) * step, np.float32(448)))
 
 
 def n_values(w: Array, dtype: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,16 @@ import numpy as np
 
 from lucebox import _kernels
 from lucebox.selftest.case import Array, Case, Parts, case
-from lucebox.selftest.inputs import BLOCKS, as_fp32, converted, n_values, normal, rounded_to_fp8, weights_of
+from lucebox.selftest.inputs import (
+    BLOCKS,
+    as_fp32,
+    converted,
+    n_values,
+    normal,
+    rounded_to_fp4,
+    rounded_to_fp8,
+    weights_of,
+)
 from lucebox.selftest.ops import linear, linear_group, rms_norm
 
 # (n_out, n_in): fewer outputs than a thread block computes, odd numbers of outputs and of quantisation blocks, and rows
@@ -31,8 +40,8 @@ PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types whose skinny GEMM
 SHARED = ("Q4_K", "Q6_K")  # types whose GEMV stages weights in shared memory
 # Kernels to remove, so that one warpgroup tile remains at a time, or none.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("gemm_sm90",))
-FP8_GEMM = "gemm_sm90_f8_e4m3_"
-FP8_TILES = (("256x128",), ("128x128",))  # kernels to remove, so that the other tile remains
+# Kernels for prompts of FP8 weights. A pack has those of one chip, sim's has all.
+FP8_GEMMS = ("gemm_sm90_f8_e4m3_256x128", "gemm_sm90_f8_e4m3_128x128", "gemm_sm89_f8_e4m3", "gemm_sm120_f8_e4m3")
 
 
 def products(rng: np.random.Generator) -> Iterator[Case]:
@@ -71,15 +80,18 @@ def groups(rng: np.random.Generator) -> Iterator[Case]:
         yield _group(limit, activations, activations, *group)
 
 
-def gemms(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Case]:
-    """Products on matrix units: skinny GEMM, GEMM, and pairs of types."""
+def gemms(rng: np.random.Generator, wide: str, fp8: Sequence[str]) -> Iterator[Case]:
+    """Products on matrix units: skinny GEMM, GEMM, and pairs of types. fp8: the pack's part of FP8_GEMMS."""
+    without_fp8 = [tuple(other for other in fp8 if other != one) for one in fp8]
     for dtype in BLOCKS:
-        is_fp8 = has_fp8 and dtype == "F8_E4M3"
+        is_fp8 = bool(fp8) and dtype == "F8_E4M3"
         for i, rows in enumerate(GEMM_ROWS):
             yield from _gemm(rng, wide, dtype, GEMMS[i % len(GEMMS)], rows, is_fp8=is_fp8)
-        for without in FP8_TILES if is_fp8 else PREFERRED:
+        for without in without_fp8 if is_fp8 else PREFERRED:
             for one in _gemm(rng, wide, dtype, (130, 768), 65, is_fp8=is_fp8):
                 yield replace(one, without=without)
+    for shape in GEMMS:
+        yield _fp4_gemm(rng, shape, 130)
     for dtype in TILES:
         for rows in GEMM_ROWS:
             for one in _gemm(rng, wide, dtype, (130, 768), rows):
@@ -133,6 +145,15 @@ def _gemm(
         expected = partial(linear_of_device, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
         yield Case("linear", limit, arguments, options, expected, unit=unit)
+
+
+def _fp4_gemm(rng: np.random.Generator, shape: tuple[int, int], rows: int) -> Case:
+    """A prompt of NVFP4 weights with x in NVFP4, where the pack has the kernel."""
+    n_out, n_in = shape
+    w, x = weights_of(rng, "NVFP4", n_out * n_in), normal(rng, rows, n_in)
+    expected = partial(linear, w, "NVFP4", n_out, n_in, rounded_to_fp4(x), None, activations="f32")
+    unit = partial(_terms, w, "NVFP4", x)
+    return Case("linear", "matrix", (w, "NVFP4", n_out, n_in, x, None), {"activations": "fp4"}, expected, unit=unit)
 
 
 def megakernels(rng: np.random.Generator) -> Iterator[Case]:

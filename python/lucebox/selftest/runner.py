@@ -20,7 +20,7 @@ from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.selftest import ops
 from lucebox.selftest.case import LIMITS, Case
 from lucebox.selftest.cases import OF_MODELS, cases
-from lucebox.selftest.products import FP8_GEMM
+from lucebox.selftest.products import FP8_GEMMS
 
 __all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "run"]
 
@@ -121,8 +121,8 @@ def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report
     results = {name: KernelResult(name) for name in device.manifest.kernel_names if not OF_MODELS.fullmatch(name)}
     errors = []
     wide = "BF16" if device.manifest.capabilities["bf16"] else "F16"
-    has_fp8 = any(name.startswith(FP8_GEMM) for name in device.manifest.kernel_names)
-    todo = list(cases(np.random.default_rng(seed), wide, has_fp8=has_fp8))
+    fp8 = [one for one in FP8_GEMMS if f"{one}_kernel" in device.manifest.kernel_names]
+    todo = list(cases(np.random.default_rng(seed), wide, fp8))
     for done, case in enumerate(todo):
         if on_case:
             on_case(done, len(todo), case.label)

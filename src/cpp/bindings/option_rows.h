@@ -12,7 +12,7 @@ namespace lb {
 
 template <>
 inline Words<Activations> words() {
-  return {{"int8", Activations::kInt8}, {"f32", Activations::kF32}};
+  return {{"int8", Activations::kInt8}, {"f32", Activations::kF32}, {"fp4", Activations::kFp4}};
 }
 
 template <>

@@ -12,7 +12,7 @@ inline constexpr int kTaskRows = 32;  // weight rows of an AVX-512 panel; tasks 
 
 // Whether products with weights of a type round x to 8 bits. The codes of FP8 are no integers.
 inline bool rounds_x(DType type, Activations activations) {
-  return info(type).block_values > 1 && type != DType::kF8_E4M3 && activations == Activations::kInt8;
+  return info(type).block_values > 1 && type != DType::kF8_E4M3 && activations != Activations::kF32;
 }
 
 inline int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }

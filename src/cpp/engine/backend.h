@@ -70,6 +70,8 @@ class DeviceSizes {
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
   // Throws kUnsupported if the device cannot verify trees of this model row by row (batch_invariant).
   virtual void check_trees_by_row(const Model& model) const = 0;
+  // Throws kUnsupported if the device has no products of 4-bit activations, or no network has NVFP4 weights.
+  virtual void check_fp4(const Networks& networks) const = 0;
   virtual bool maps_weights() const = 0;        // matrices stay in the file's mapping
   virtual bool rows_are_invariant() const = 0;  // a row has the same bits in every dense append
   virtual bool has_expert_slots() const = 0;    // copies experts from host memory when they are chosen

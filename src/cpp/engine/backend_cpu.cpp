@@ -53,6 +53,10 @@ class CpuSizes final : public DeviceSizes {
   int prefill_chunk() const override { return 512; }
   void check(const SparseWish& wish, const Model& model, const KvTypes&) const override { check_plain(wish, model); }
   void check_trees_by_row(const Model&) const override {}  // rows are invariant anyway
+  void check_fp4(const Networks&) const override {
+    fail(ErrorCode::kUnsupported,
+         "activations = fp4 needs a GPU of sm_120 or sm_121; the model is opened on the CPU. Use activations = int8");
+  }
   bool has_expert_slots() const override { return false; }
   bool maps_weights() const override { return true; }
   bool rows_are_invariant() const override { return true; }

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
+#include "gpu/gemm/choose_config.h"
 #include "gpu/gemm_skinny/choose_config.h"
 #include "gpu/linear_group.h"
 
@@ -158,6 +159,14 @@ class GpuSizes final : public DeviceSizes {
                  target_.n_sms, ", for 32 rows of [", type.products[0].n_out, ", ", type.products[0].n_in,
                  "]. Use draft = none");
     }
+  }
+  void check_fp4(const Networks& networks) const override {
+    gpu::check_fp4(target_);
+    const auto has_nvfp4 = [](const LinearGroup& group) {
+      return std::ranges::any_of(gpu::ops_of(group), [](const Linear& op) { return op.type == DType::kNVFP4; });
+    };
+    LB_CHECK(std::ranges::any_of(product_groups(networks, Activations::kFp4), has_nvfp4), kUnsupported,
+             "activations = fp4 is for prompts of NVFP4 weights, and this model has none. Use activations = int8");
   }
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }

@@ -113,6 +113,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
 SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_prefill, "sparse_prefill"}; }
 
 void check_device(const DeviceSizes& sizes, const EngineOptions& options, const Model& model) {
+  if (options.activations == Activations::kFp4) sizes.check_fp4({&model});
   sizes.check(sparse_wish(options), model, options.kv);
   if (options.batch_invariant && options.drafts()) sizes.check_trees_by_row(model);
 }

@@ -24,7 +24,8 @@ struct ModelOptions {
   int context = 0;
   // Worker threads on the CPU. 0: one per physical core that this process may use.
   int threads = 0;
-  // Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact.
+  // Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact, "fp4"
+  // multiplies prompts of NVFP4 weights in 4 bits (fastest, changes texts; sm_120 and sm_121).
   Activations activations = Activations::kInt8;
   // Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or two
   // of them as K/V: "q8_0/q4_0".

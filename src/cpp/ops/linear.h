@@ -10,8 +10,9 @@
 namespace lb {
 
 // How products with quantised weights compute. kInt8: x is rounded to 8-bit blocks of 32 values. kF32: weights are
-// expanded and accumulation is fp32.
-enum class Activations { kInt8, kF32 };
+// expanded and accumulation is fp32. kFp4: as kInt8, but in prompts of NVFP4 weights x is rounded to NVFP4; devices
+// only.
+enum class Activations { kInt8, kF32, kFp4 };
 
 // Layout of a weight matrix: kBlocks as in the file, read by the CPU; kPlanes (quant/planes.h), read by devices.
 enum class WeightLayout { kBlocks, kPlanes };

@@ -1,7 +1,8 @@
 // Launches that multiply a group by more than one row. Each weight type of the group takes the first rule that applies:
 //   1. skinny GEMM (gpu/gemm_skinny), if the pack has a kernel for the number of rows;
 //   2. more than 64 rows on sm_90: wgmma (choose_sm90.cpp);
-//   3. a kernel for the type, with the fewest passes over the weights and then the fewest spare rows;
+//   3. a kernel for the type (and for x in NVFP4, on request), with the fewest passes over the weights and then the
+//   fewest spare rows;
 //   4. at least 12 rows of a type without a kernel for them: weights expanded to 16 bits, then rule 2 or 3.
 // If no rule applies, the GEMV multiplies the matrix row by row (has_gemm).
 #include "gpu/gemm/choose.h"
@@ -60,7 +61,7 @@ struct Scratch {
   }
 };
 
-// The form of 16-bit or fp8 x that a group of one type reads.
+// The form of 16-bit, fp8 or fp4 x that a group of one type reads.
 struct NarrowForm {
   DType type;
   bool is_permuted, is_tiled, has_scales;
@@ -68,6 +69,7 @@ struct NarrowForm {
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
+  if (multiplies_fp4(group.products[0])) return {weights, false, true, true};
   const bool is_tiled = is_warpgroup(group, target);
   if (weights == DType::kF8_E4M3) return {weights, false, true, true};
   if (is_tiled && is_quantised(weights)) return {DType::kF16, true, true, true};
@@ -76,6 +78,7 @@ NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
 
 size_t narrow_bytes(const Linear& op, NarrowForm form) {
   if (form.type == DType::kF8_E4M3) return fp8_x_bytes(op.rows, op.n_in);
+  if (form.type == DType::kNVFP4) return fp4_x_bytes(op.rows, op.n_in);
   if (form.has_scales) return f16_x_bytes(op.rows, op.n_in);
   if (form.is_tiled) return size_t(padded_rows(op.rows)) * tiled_values(op.n_in) * sizeof(uint16_t);
   return size_t(op.rows) * x16_values(op.n_in) * sizeof(uint16_t);
@@ -87,9 +90,10 @@ NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Tar
   const bool is_f8 = form.type == DType::kF8_E4M3;
   const uint32_t row_blocks = ceil_div(row_values, kThreads * kThreadValues), rows = op.rows;
   const bool has_block_per_row = form.has_scales && !is_f8;
-  return {.launch = checked({.kernel = is_f8             ? "cast_rows_f8_kernel"
-                                       : form.has_scales ? "cast_rows_f16_kernel"
-                                                         : "cast_rows_kernel",
+  return {.launch = checked({.kernel = is_f8                        ? "cast_rows_f8_kernel"
+                                       : form.type == DType::kNVFP4 ? "cast_rows_fp4_kernel"
+                                       : form.has_scales            ? "cast_rows_f16_kernel"
+                                                                    : "cast_rows_kernel",
                              .grid = {has_block_per_row ? rows : row_blocks, has_block_per_row ? 1 : rows, 1},
                              .block = {has_block_per_row ? uint32_t(cast_row_threads(op.n_in)) : kThreads, 1, 1},
                              .overlap_previous = true},
@@ -196,7 +200,8 @@ GemmParts split_parts(const LinearGroup& group, const Target& target) {
   return parts;
 }
 
-// Returns the 16-bit or fp8 x of a part, or null if the part reads none. Parts with one form share a narrowing launch.
+// Returns the 16-bit, fp8 or fp4 x of a part, or null if the part reads none. Parts with one form share a narrowing
+// launch.
 void* narrow_x(const LinearGroup& part, std::span<NarrowForm> forms, GemmLaunches& result, Scratch& scratch,
                const Target& target) {
   const Linear& op = part.products[0];

@@ -34,7 +34,7 @@ std::optional<CastResultLaunch> launch_of(Of of, CastResult op, const GemmLaunch
   const CastRows& cast = gemms.narrow[0].params;
   const std::span parts(gemms.gemms, size_t(gemms.n_gemms));
   const auto reads_cast = [&](const GemmLaunch& gemm) { return gemm.params.x16 == cast.y; };
-  if (!cast.is_tiled || cast.n_in % kCastValues != 0 || op.row_stride % 4 != 0 ||
+  if (!cast.is_tiled || cast.type == DType::kNVFP4 || cast.n_in % kCastValues != 0 || op.row_stride % 4 != 0 ||
       tiled_values(cast.n_in) > kCastPasses * kCastThreads * kCastValues || !std::ranges::all_of(parts, reads_cast))
     return {};
   const auto kernel =

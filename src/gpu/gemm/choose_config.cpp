@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt
 
-// Operand type of the matrix instruction: s8, 16-bit numbers or fp32.
-enum class XForm { kBytes, kHalves, kFloats };
+// Operand type of the matrix instruction: s8, 16-bit numbers, fp32, e4m3 or e2m1.
+enum class XForm { kBytes, kHalves, kFloats, kFp8, kFp4 };
 
 struct GemmKernel {
   DType type;
@@ -42,19 +43,43 @@ constexpr GemmKernel kKernels[] = {
 #define X(kernel, Type) {DType::k##Type, XForm::kFloats, 0, kFloatRows, kTileOuts, #kernel},
     LB_GEMM_FLOAT(X)
 #undef X
+#define X(kernel, Type) {DType::k##Type, XForm::kFp8, 0, kFp8Rows, kFp8Outs, #kernel},
+    LB_GEMM_FP8_SM89(X) LB_GEMM_FP8_SM120(X)
+#undef X
+#define X(kernel, Type) {DType::k##Type, XForm::kFp4, 0, kWideRows, kFp4Outs, #kernel},
+    LB_GEMM_FP4(X)
+#undef X
 };
 // clang-format on
 
 int chunk_values(const GemmKernel& kernel) {
-  return kernel.form == XForm::kBytes ? kByteValues : kernel.form == XForm::kHalves ? kHalfValues : kFloatValues;
+  switch (kernel.form) {
+    case XForm::kBytes: return kByteValues;
+    case XForm::kHalves: return kHalfValues;
+    case XForm::kFp8: return kFp8Values;
+    case XForm::kFp4: return kFp4Values;
+    case XForm::kFloats: break;
+  }
+  return kFloatValues;
+}
+
+int x_bytes(const GemmKernel& kernel) {
+  switch (kernel.form) {
+    case XForm::kBytes: return gemm_byte_x(kernel.tile_rows, kernel.bits);
+    case XForm::kHalves: return gemm_half_x(kernel.tile_rows);
+    case XForm::kFp8: return gemm_fp8_x(kernel.tile_rows);
+    case XForm::kFp4: return gemm_fp4_x(kernel.tile_rows);
+    case XForm::kFloats: break;
+  }
+  return gemm_float_x(kernel.tile_rows);
 }
 
 size_t stage_bytes(const GemmKernel& kernel) {
-  const int x = kernel.form == XForm::kBytes    ? gemm_byte_x(kernel.tile_rows, kernel.bits)
-                : kernel.form == XForm::kHalves ? gemm_half_x(kernel.tile_rows)
-                                                : gemm_float_x(kernel.tile_rows);
-  return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x;
+  return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x_bytes(kernel);
 }
+
+// Whether the kernel has the tiles of prompts.
+bool is_wide(const GemmKernel& kernel) { return kernel.tile_rows == kWideRows || kernel.form == XForm::kFp8; }
 
 GemmStages stages_of(const GemmKernel& kernel, const Target& target) {
   return gemm_stages(stage_bytes(kernel), target);
@@ -62,19 +87,23 @@ GemmStages stages_of(const GemmKernel& kernel, const Target& target) {
 
 // The wide kernels use tiles of 256 outputs if the target has the registers and shared memory (gemm_wide.cpp).
 GemmKernel on_target(GemmKernel kernel, const Target& target) {
-  if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
+  if (kernel.tile_rows == kWideRows && kernel.tile_outs == kTileOuts && is_quantised(kernel.type) &&
+      target.capabilities.async_copy)
     kernel.tile_outs *= 2;
   return kernel;
 }
 
 // The type's kernel with the fewest passes over the weights, then with the fewest spare rows.
-std::optional<GemmKernel> kernel_of(DType type, int bits, int rows, const Target& target) {
+std::optional<GemmKernel> kernel_of(const Linear& op, const Target& target) {
+  const auto [type, bits, rows] = std::tuple(op.type, bits_of(op), op.rows);
   std::optional<GemmKernel> best;
   const auto passes = [&](const GemmKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
   for (const GemmKernel& entry : kKernels) {
     const GemmKernel kernel = on_target(entry, target);
     if (kernel.type != type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
-    if (kernel.tile_rows == kWideRows && rows <= kMaxSpeculationRows) continue;
+    if (is_wide(kernel) && rows <= kMaxSpeculationRows) continue;
+    if ((kernel.form == XForm::kFp4) != multiplies_fp4(op)) continue;
+    if ((kernel.form == XForm::kFp8 || kernel.form == XForm::kFp4) && !target.has(kernel.name)) continue;
     if (!best || passes(kernel) < passes(*best) ||
         (passes(kernel) == passes(*best) && kernel.tile_rows < best->tile_rows))
       best = kernel;
@@ -92,7 +121,7 @@ std::optional<GemmConfig> warpgroup_config(const LinearGroup& group, const Targe
 // gets a block, which avoids partial sums.
 int block_count(const GemmKernel& kernel, const GemmStages& stages, long n_tiles, int n_chunks, const Target& target) {
   const long at_once = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
-  if (kernel.tile_rows == kWideRows && n_tiles >= at_once) return int(n_tiles);
+  if (is_wide(kernel) && n_tiles >= at_once) return int(n_tiles);
   return int(std::min(at_once, n_tiles * n_chunks));
 }
 
@@ -113,8 +142,24 @@ int bits_of(const Linear& op) {
   return op.rows > kMaxSpeculationRows ? 0 : 8;
 }
 
+bool multiplies_fp4(const Linear& op) {
+  return op.activations == Activations::kFp4 && op.type == DType::kNVFP4 && op.rows > kMaxSpeculationRows;
+}
+
+void check_fp4(const Target& target) {
+  constexpr const char* kKernels[] = {
+#define X(kernel, Type) #kernel,
+      LB_GEMM_FP4(X)
+#undef X
+  };
+  LB_CHECK(std::ranges::all_of(kKernels, [&](const char* kernel) { return target.has(kernel); }), kUnsupported,
+           "activations = fp4: ", target.name,
+           " has no products of 4-bit activations, which sm_120 and sm_121 have. Use activations = int8");
+}
+
 bool has_tiles(const Linear& op, const Target& target) {
-  return kernel_of(op.type, bits_of(op), op.rows, target).has_value();
+  if (multiplies_fp4(op)) check_fp4(target);
+  return kernel_of(op, target).has_value();
 }
 
 bool is_warpgroup(const LinearGroup& group, const Target& target) {
@@ -130,7 +175,7 @@ long tile_count(const LinearGroup& group, int tile_rows, int tile_outs) {
 GemmConfig gemm_config(const LinearGroup& group, const std::string& what, const Target& target) {
   if (const std::optional<GemmConfig> config = warpgroup_config(group, target)) return *config;
   const Linear& first = group.products[0];
-  const std::optional<GemmKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
+  const std::optional<GemmKernel> kernel = kernel_of(first, target);
   if (!kernel)
     fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
   const GemmStages stages = stages_of(*kernel, target);

@@ -40,6 +40,12 @@ long tile_count(const LinearGroup& group, int tile_rows, int tile_outs);
 // Bits of the rounded x that a matrix multiplies; 0: it reads fp32 x, unchanged or as 16-bit numbers.
 int bits_of(const Linear& op);
 
+// Whether x becomes NVFP4: for prompts of NVFP4 weights, on request.
+bool multiplies_fp4(const Linear& op);
+
+// Throws kUnsupported if the pack has no kernel for that.
+void check_fp4(const Target& target);
+
 // Whether a tiled GEMM kernel reads the matrix as stored.
 bool has_tiles(const Linear& op, const Target& target);
 

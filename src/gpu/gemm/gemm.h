@@ -231,6 +231,7 @@ LB_DEVICE void gemm(const Gemm& p, const Tiles& tiles = {}) {
     slot = slot == n_ahead ? 0 : slot + 1;
     if (chunk + 1 < p.n_chunks && unit + 1 < end) continue;
 
+    if constexpr (requires { product.finish(p, at); }) product.finish(p, tiles.cursor(p, tile, 0));
     tiles.store(p, product, tile, first_chunk == 0, chunk + 1 == p.n_chunks, reinterpret_cast<float*>(warp_memory));
     first_chunk = 0;
   }

@@ -3,8 +3,11 @@
 //   kernel        name; also the name in a pack's manifest
 //   Type          the weights: DType::k<Type>
 //   kXBits        bits of rounded x: 8, or 16 as two bytes
-//   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*
-//   kTileOuts     outputs in a tile; 128 in the other lists, except where choose_config.cpp doubles it
+//   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*, kFp8Rows in LB_GEMM_FP8*, kWideRows in
+//                 LB_GEMM_FP4
+//   kTileOuts     outputs in a tile; kFp8Outs in LB_GEMM_FP8*, kFp4Outs in LB_GEMM_FP4; 128 in the other lists, except
+//   where choose_config.cpp
+//                 doubles it
 //   kMinBlocks    launch bound: min blocks per SM
 //   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md);
 //                 F8_E4M3: predicted
@@ -108,7 +111,14 @@
   X(gemm_sm90_bf16_gated_kernel, BF16, 2040) \
   X(gemm_sm90_f8_e4m3_gated_kernel, F8_E4M3, 2040)
 
-// Results of ops as x of the kernels above: X(kernel, Op, To)
+// More than 64 rows, fp8 x, mma.sync: X(kernel, Type)
+#define LB_GEMM_FP8_SM89(X) X(gemm_sm89_f8_e4m3_kernel, F8_E4M3)
+#define LB_GEMM_FP8_SM120(X) X(gemm_sm120_f8_e4m3_kernel, F8_E4M3)
+
+// More than 64 rows, x in NVFP4: X(kernel, Type)
+#define LB_GEMM_FP4(X) X(gemm_sm120_nvfp4_kernel, NVFP4)
+
+// Results of ops as x of the wgmma kernels: X(kernel, Op, To)
 #define LB_CAST_RESULTS(X) \
   X(cast_rms_norm_f16_kernel,         RmsNorm,      ToF16) \
   X(cast_rms_norm_f8_kernel,          RmsNorm,      ToF8) \

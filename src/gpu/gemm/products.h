@@ -5,6 +5,7 @@
 //   kXBytes         bytes of x in a stage; fetch_x copies them, with zeros beyond the end of a row
 //   Scales          read: loads the next chunk's scales; unpack: decodes them into the warp's shared memory
 //   add             multiplies a chunk into the warp's sums, for n_rows rows or more
+//   finish          optional: scales the sums of a tile before they are stored
 //   kSubtiles       number of subtiles of a warp's sums: kSubtileRows rows and 16 outputs each, fragment 0 first; put
 //                   stores one subtile as [kSubtileRows, 16] and clears it
 #pragma once

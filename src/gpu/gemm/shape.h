@@ -22,13 +22,15 @@ namespace lb::gpu {
 inline constexpr int kGemmThreads = 256, kGemmWarps = kGemmThreads / 32;
 // Values per chunk, by operand type of the matrix instruction: bytes, 16-bit numbers, fp32.
 inline constexpr int kByteValues = 128, kHalfValues = 64, kFloatValues = 32;
-inline constexpr int kFloatRows = 32;  // rows per tile of the fp32 kernel
-inline constexpr int kWideRows = 128;  // rows per tile of the gemm_wide kernels, for prompts
+inline constexpr int kFloatRows = 32;                // rows per tile of the fp32 kernel
+inline constexpr int kWideRows = 128;                // rows per tile of the gemm_wide kernels, for prompts
+inline constexpr int kFp8Rows = 64, kFp8Outs = 256;  // tile of fp8 without wgmma: two stages fit 99 KiB
+inline constexpr int kFp4Outs = 256;                 // tile of fp4, with kWideRows
 
 struct Gemm {
   LinearGroup group;  // of one weight type
   RoundedRows x;      // [rows, n_in]; read by kernels that multiply bytes
-  const void* x16;    // output of cast_rows; read by kernels that multiply 16-bit or fp8 numbers
+  const void* x16;    // output of cast_rows; read by kernels that multiply 16-bit, fp8 or fp4 numbers
   float* partials;    // [n_blocks, 2, tile_rows, tile_outs]: partial sums of a block's first and last tile
   int first_tile[kMaxProducts + 1];  // matrix i has the output tiles [first_tile[i], first_tile[i + 1])
   int n_row_tiles, n_chunks, n_blocks, n_stages;
@@ -45,11 +47,15 @@ struct Gemm {
 //
 // F8_E4M3 is always tiled, with 128 values in place of 64, and has a scale per row and 128 values:
 // scale = max|x| / 448, code = round(x / scale) to the nearest e4m3, half to even.
+//
+// NVFP4 is tiled without the swizzle: [tiled_values(n_in) / 128, padded_rows(rows), 128 codes], in the order of
+// fp4_product.h. It has an e4m3 scale per 16 values, round(max|x| / 6 / f), and a factor f per row, max|x| / (6 * 448);
+// code = round(x / (scale * f)) to the nearest e2m1, half to even.
 struct CastRows {
   const float* x;  // [rows, n_in]
   void* y;     // [rows, x16_values(n_in)], or tiled. Scales follow: of F8_E4M3 [n_in / 128, padded_rows(rows)], of F16
-               // with scales [rows]
-  DType type;  // BF16, F16 with out-of-range values clamped, or F8_E4M3
+               // with scales [rows], of NVFP4 [tiled_values(n_in) / 128, padded_rows(rows), 8] and [rows]
+  DType type;  // BF16, F16 with out-of-range values clamped, F8_E4M3 or NVFP4
   int rows, n_in;
   bool is_permuted;  // in the order that expanding weights from codes produces
   bool is_tiled;
@@ -81,6 +87,9 @@ inline constexpr int kTileRowBytes = 2 * kHalfValues;
 // fp8: values per scale, the largest e4m3 number, and the smallest max|x| that gets its own scale.
 inline constexpr int kFp8Values = 128;
 inline constexpr float kMaxFp8 = 448, kLeastFp8Block = 1e-30f;
+// fp4: values per chunk, and the largest e2m1 number.
+inline constexpr int kFp4Values = 128;
+inline constexpr float kMaxFp4 = 6;
 LB_FN constexpr int pair_index(int k) { return k / 4 * 2 + k % 2 * 8 + k % 4 / 2; }
 LB_FN constexpr size_t f16_x_scales_at(int rows, int n_in) { return size_t(padded_rows(rows)) * tiled_values(n_in); }
 LB_FN constexpr size_t f16_x_bytes(int rows, int n_in) {
@@ -89,6 +98,16 @@ LB_FN constexpr size_t f16_x_bytes(int rows, int n_in) {
 LB_FN constexpr size_t fp8_x_scales_at(int rows, int n_in) { return size_t(padded_rows(rows)) * tiled_values(n_in); }
 LB_FN constexpr size_t fp8_x_bytes(int rows, int n_in) {
   return fp8_x_scales_at(rows, n_in) / kFp8Values * (kFp8Values + sizeof(float));
+}
+
+LB_FN constexpr size_t fp4_x_scales_at(int rows, int n_in) {
+  return size_t(padded_rows(rows)) * tiled_values(n_in) / 2;
+}
+LB_FN constexpr size_t fp4_x_row_scales_at(int rows, int n_in) {
+  return fp4_x_scales_at(rows, n_in) + size_t(padded_rows(rows)) * tiled_values(n_in) / 16;
+}
+LB_FN constexpr size_t fp4_x_bytes(int rows, int n_in) {
+  return fp4_x_row_scales_at(rows, n_in) + rows * sizeof(float);
 }
 
 // Row stride in shared memory, in bytes: an odd multiple of 16, so that 8 rows fall in different banks.
@@ -115,6 +134,9 @@ LB_FN constexpr int gemm_byte_x(int tile_rows, int bits) {
   return gemm_pad(tile_rows) * (gemm_stride(kByteValues) * (bits / 8) + 2 * n_row_blocks * int(sizeof(float)));
 }
 LB_FN constexpr int gemm_half_x(int tile_rows) { return tile_rows * gemm_stride(2 * kHalfValues); }
+// fp8: the values of a row, and its scale. fp4: the values and scales of a row.
+LB_FN constexpr int gemm_fp8_x(int tile_rows) { return tile_rows * (gemm_stride(kFp8Values) + int(sizeof(float))); }
+LB_FN constexpr int gemm_fp4_x(int tile_rows) { return tile_rows * (gemm_stride(kFp4Values / 2) + kFp4Values / 16); }
 LB_FN constexpr int gemm_float_x(int tile_rows) { return tile_rows * gemm_stride(4 * kFloatValues); }
 // Shared memory private to a warp: the decoded scales of a chunk, and the sums before they are stored.
 inline constexpr int kGemmWarpBytes = 1024;

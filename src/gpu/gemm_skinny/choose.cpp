@@ -111,7 +111,7 @@ SkinnyScratch skinny_scratch(const LinearGroup& group, const Target& target) {
 
 bool DeferredGemm::defer(const LinearGroup& group, const SkinnyStep& of_x, const Target& target) {
   for (const Linear& op : ops_of(group))
-    if (!same_x(op, group.products[0]) || (!skinny_is_plain(op.type) && op.activations != Activations::kInt8))
+    if (!same_x(op, group.products[0]) || (!skinny_is_plain(op.type) && op.activations == Activations::kF32))
       return false;
   TypeGroups types = split_types(group);
   for (const LinearGroup& type : std::span(types.groups, types.n))

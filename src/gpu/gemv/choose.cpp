@@ -260,7 +260,7 @@ GemvLaunch gemv_launch(const LinearGroup& group, const RoundedRows& x, const std
 
 int rounded_bits(const LinearGroup& group) {
   for (const Linear& op : ops_of(group))
-    if (is_quantised(op.type)) return op.activations == Activations::kInt8 ? 8 : 16;
+    if (is_quantised(op.type)) return op.activations == Activations::kF32 ? 16 : 8;
   return 0;
 }
 

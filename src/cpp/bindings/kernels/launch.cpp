@@ -189,7 +189,7 @@ LinearGroup group_of(const std::vector<std::string>& dtypes, const std::vector<i
                          .rows = rows,
                          .n_in = n_in,
                          .n_out = n_out[i],
-                         .activations = activations == "int8" ? Activations::kInt8 : Activations::kF32};
+                         .activations = activations_named(activations)};
   return group;
 }
 

@@ -141,7 +141,9 @@ void OpFields::scalar(const char* name, HeadOrder& value) {
   value = text == "grouped" ? HeadOrder::kGrouped : HeadOrder::kTiled;
 }
 
-void OpFields::scalar(const char* name, Activations& value) { value = activations_named(word(name, "int8 or f32")); }
+void OpFields::scalar(const char* name, Activations& value) {
+  value = activations_named(word(name, "int8, f32 or fp4"));
+}
 
 AnyArray OpFields::array(const char* name, nb::handle value) {
   AnyArray array;

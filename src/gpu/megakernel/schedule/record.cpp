@@ -223,7 +223,7 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
   for (const Linear& op : std::span(group.products, group.n)) {
     require(op.rows == 1 && op.n_in % 4 == 0, "takes one row of a multiple of 4 values");
     require(!is_plain(op.type) || op.n_in % piece_values(op.type) == 0, "takes rows of whole pieces of 16 bytes");
-    require(is_plain(op.type) || op.activations == Activations::kInt8, "rounds x of quantised weights to 8 bits only");
+    require(is_plain(op.type) || op.activations != Activations::kF32, "rounds x of quantised weights to 8 bits only");
     for (const void* p :
          {static_cast<const void*>(op.x), static_cast<const void*>(from.a), static_cast<const void*>(from.w)})
       require(is_aligned(p), "takes vectors at multiples of 16 bytes");
