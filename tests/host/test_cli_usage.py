@@ -9,8 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lucebox import InvalidRequestError, LuceboxError
@@ -418,12 +418,13 @@ def test_the_printed_script_does_what_launch_does(
 ) -> None:
     setup = CLIENTS[client].setup(Endpoint("http://127.0.0.1:8000", 'it\'s "odd" $HOME', 40000, "a key"))
     home = tmp_path / "my home"
-    report = ["python3", "-c", "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"]
-    launch.show(setup, [*report, "-x", "two words"], home, as_json=False)
+    report = ("-c", "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))")
+    reporting = replace(setup, arguments=(*report, *setup.arguments))
+    launch.show(replace(CLIENTS[client], program="python3"), reporting, ["-x", "two words"], home, as_json=False)
     script = capsys.readouterr().out
     done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     environment, arguments = json.loads(done.stdout)
-    assert arguments == ["-x", "two words"]
-    want: dict[str, Any] = launch.variables_in(setup, home)
+    assert arguments == [*(launch.in_home(argument, home) for argument in setup.arguments), "-x", "two words"]
+    want = {name: launch.in_home(value, home) for name, value in setup.variables.items()}
     assert {name: environment[name] for name in want} == want
     assert {name: (home / name).read_text() for name in setup.files} == dict(setup.files)
