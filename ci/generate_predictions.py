@@ -44,7 +44,7 @@ no source.
 """
 
 
-def _shapes() -> Any:
+def shapes() -> Any:
     """Imports the module with the shapes of models."""
     spec = importlib.util.spec_from_file_location("synthetic", ROOT / SHAPES_SOURCE)
     assert spec is not None and spec.loader is not None
@@ -56,7 +56,7 @@ def _shapes() -> Any:
 
 def costs() -> dict[str, tuple[int, int]]:
     """For each model, the weight bytes that a token reads and the number of phases."""
-    module, result = _shapes(), {}
+    module, result = shapes(), {}
     for name, preset in MODELS:
         shape = module.SHAPES[name]
         tensors = module.tensors_of(shape, preset)
