@@ -79,7 +79,7 @@ the recurrent layers, norms and power limits come off.
 """
 
 
-def _shapes() -> Any:
+def shapes() -> Any:
     """Imports the module with the shapes of models."""
     spec = importlib.util.spec_from_file_location("synthetic", ROOT / SHAPES_SOURCE)
     assert spec is not None and spec.loader is not None
@@ -91,7 +91,7 @@ def _shapes() -> Any:
 
 def costs() -> dict[str, tuple[int, int]]:
     """For each model, the weight bytes that a token reads and the number of phases."""
-    module, result = _shapes(), {}
+    module, result = shapes(), {}
     for name, preset in MODELS:
         shape = module.SHAPES[name]
         tensors = module.tensors_of(shape, preset)
@@ -138,7 +138,7 @@ def page() -> str:
 
 def macs_of_token() -> int:
     """Multiply-adds of the matrices for a token of PROMPT_MODEL; the head computes the last token alone."""
-    module = _shapes()
+    module = shapes()
     tensors = module.tensors_of(module.SHAPES[PROMPT_MODEL[0]], PROMPT_MODEL[1])
     matrices = [one for one in tensors if len(one.dims) == 2 and one.name not in ("token_embd.weight", "output.weight")]
     return sum(prod(one.dims) for one in matrices)

@@ -57,8 +57,8 @@ foreach(key name family vendor architecture slug project)
 endforeach()
 set(compile_object ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/compile_object.py --arch ${target_architecture}
   --store=${LUCEBOX_OBJECTS})
-set(compile_object_files ${PROJECT_SOURCE_DIR}/ci/compile_object.py ${PROJECT_SOURCE_DIR}/ci/pack/store.py
-  ${PROJECT_SOURCE_DIR}/python/lucebox/packs/nvrtc.py)
+set(compile_object_files ${PROJECT_SOURCE_DIR}/ci/compile_object.py ${PROJECT_SOURCE_DIR}/ci/pack/rdna.py
+  ${PROJECT_SOURCE_DIR}/ci/pack/store.py ${PROJECT_SOURCE_DIR}/python/lucebox/packs/nvrtc.py)
 string(JSON defines GET "${target}" defines)
 string(JSON n_defines LENGTH "${defines}")
 foreach(i RANGE ${n_defines})

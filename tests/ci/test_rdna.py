@@ -7,6 +7,7 @@ from pathlib import Path
 
 import compile_object
 import pytest
+import rdna_report
 from pack import hsaco, rdna
 from pack.kernel import Kernel
 from project import BUILD, ROOT
@@ -141,3 +142,36 @@ def test_a_spoiled_kernel_is_refused(build: Build) -> None:
     assert build("gfx1102", "-DROWS=8") == []
     (line,) = build("gfx1102", "-DROWS=8", "-mllvm", "-amdgpu-enable-vopd=0")
     assert "gemv_q4_k_int8_kernel: 0 % of its vector operations issue in pairs" in line
+
+
+# The report
+
+
+def test_the_predicted_speeds() -> None:
+    target = targets.load("gfx1100")
+    board = next(board for board in target.boards if board.name == "Radeon RX 7900 XTX")
+    weights, size = 25_000_000_000, 15_000_000_000
+    matrix = rdna.Counts(vector=1024, matrix=32)  # 1,024 cycles of multiplications and as many of others
+    found = rdna_report.predict(target, board, GOOD, matrix, weights, size)
+    assert found is not None
+    assert found.decode == pytest.approx(0.8 * 960e9 / size)  # memory is the limit
+    assert found.prefill_peak == pytest.approx(122.88e12 / (2 * weights))
+    assert found.prefill == pytest.approx(found.prefill_peak / 2)
+
+    slow = replace(GOOD, vector=100_000, paired=0)
+    limited = rdna_report.predict(target, board, slow, matrix, weights, size)
+    assert limited is not None
+    assert limited.decode == pytest.approx(192 * 2.5e9 * 32 * GOOD.load_bytes / 100_000 / size)
+    assert rdna_report.predict(target, replace(board, name="another"), GOOD, matrix, weights, size) is None
+    assert rdna_report.predict(target, replace(board, bandwidth_gb_s=None), GOOD, matrix, weights, size) is None
+
+
+def test_the_report_is_marked_as_predicted(tmp_path: Path) -> None:
+    counts = {rdna_report.DECODE: GOOD, rdna_report.PREFILL: rdna.Counts(vector=1024, matrix=32)}
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/a.isa.json").write_text(rdna.dump(counts))
+    text = rdna_report.report(targets.load("gfx1201"), rdna_report.counts_of(tmp_path))
+    assert "| `gemv_q4_k_int8_kernel` | 0 | 50 % |" in text
+    assert "**Predicted, not measured**" in text and "| Radeon AI PRO R9700 | 3" in text
+    with pytest.raises(SystemExit, match="has no counts: build the pack there"):
+        rdna_report.counts_of(tmp_path / "code")

@@ -1,7 +1,7 @@
 """Compiles kernel sources with NVRTC, the compiler in NVIDIA's libnvrtc: needs no nvcc, no C++ compiler and no GPU.
 
-`lucebox tune --compile` runs this file, and the compile command of a pack's build imports it; it needs only the standard
-library:
+`lucebox tune --compile` runs this file, and the compile command of a pack's build imports it; it needs only the
+standard library:
 
     python -I nvrtc.py --library libnvrtc.so.12 --root CHECKOUT --out gemv.cubin gemv.cpp -- -arch=sm_86 ...
 
