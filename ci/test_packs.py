@@ -23,7 +23,7 @@ import targets
 # One target per vendor. NVRTC compiles for NVIDIA: it has fewer headers than nvcc, so it is the compiler that rejects
 # sources.
 PARTS = ("sm_90", "gfx1151")
-# Kernel files that take 4/5 of the compilers' time, and use no word of a dialect that the others lack. The stage "packs"
+# Kernel files that take 4/5 of the compilers' time and use no word of a dialect that the others lack. The stage "packs"
 # runs only the compilers' front ends on them; all-packs compiles every file.
 DEAR = {
     *("attention_decode", "attention_decode_packed", "attention_decode_packed_batched", "attention_decode_rows"),

@@ -1,4 +1,4 @@
-// The context switch of fibers, in assembly for x86-64 and AArch64, and their stacks.
+// Fibers' stacks, and the context switch of AArch64.
 #include "fiber.h"
 
 #include <sys/mman.h>
@@ -11,40 +11,12 @@
 
 #include "sanitizer.h"
 
-extern "C" {
+// The entry point of a new stack: where its first switch continues.
+extern "C" void lb_sim_enter();
+
+#if defined(__aarch64__)
 // Pushes the callee-saved registers to this stack, stores its stack pointer in *from and resumes the stack pointer
 // `to`.
-void lb_sim_switch(void** from, void* to);
-// The entry point of a new stack: the return address of its first switch.
-void lb_sim_enter();
-}
-
-#if defined(__x86_64__)
-constexpr size_t kSavedWords = 6;  // rbp rbx r12 r13 r14 r15, below the return address
-asm(R"(
-.text
-.hidden lb_sim_switch
-.globl lb_sim_switch
-.type lb_sim_switch, @function
-lb_sim_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size lb_sim_switch, .-lb_sim_switch
-)");
-#elif defined(__aarch64__)
 constexpr size_t kSavedWords = 20;  // x19-x30 and d8-d15; x30 is the return address
 asm(R"(
 .text
@@ -80,7 +52,7 @@ lb_sim_switch:
   ret
 .size lb_sim_switch, .-lb_sim_switch
 )");
-#else
+#elif !defined(__x86_64__)
 #error "sim has a context switch for x86-64 and AArch64"
 #endif
 
@@ -128,8 +100,7 @@ void Fiber::start(void (*entry)()) {
 #if defined(__x86_64__)
   top[-1] = 0;  // the ABI wants the return address 8 bytes below a multiple of 16
   top[-2] = reinterpret_cast<uintptr_t>(&lb_sim_enter);
-  uintptr_t* saved = top - 2 - kSavedWords;
-  for (size_t i = 0; i < kSavedWords; ++i) saved[i] = 0;
+  uintptr_t* saved = top - 2;
 #else
   uintptr_t* saved = top - kSavedWords;
   for (size_t i = 0; i < kSavedWords; ++i) saved[i] = 0;
@@ -138,32 +109,21 @@ void Fiber::start(void (*entry)()) {
   stack_pointer_ = saved;
 }
 
+void Fiber::set_entered() { entered = this; }
+
 void Fiber::begin() {
   finish_switch(nullptr, &home_->stack_low, &home_->stack_bytes);
   std::exchange(entry_, nullptr)();
-  leave(nullptr);
+  leave();
 }
 
-void Fiber::resume() {
-  if (entry_) entered = this;
-  void* fake_stack = nullptr;
-  start_switch(&fake_stack, stack_->low(), stack_->bytes());
-  lb_sim_switch(&home_->stack_pointer, stack_pointer_);
-  finish_switch(fake_stack, nullptr, nullptr);
-}
-
-void Fiber::leave(void** fake_stack) {
-  start_switch(fake_stack, home_->stack_low, home_->stack_bytes);
-  lb_sim_switch(&stack_pointer_, home_->stack_pointer);
-}
-
-void Fiber::suspend() {
-  leave(&fake_stack_);
-  finish_switch(fake_stack_, &home_->stack_low, &home_->stack_bytes);
+void Fiber::leave() {
+  start_switch(nullptr, home_->stack_low, home_->stack_bytes);
+  switch_stack(&stack_pointer_, home_->stack_pointer);
 }
 
 void Fiber::abandon() {
-  leave(nullptr);
+  leave();
   std::abort();
 }
 

@@ -56,6 +56,12 @@ Machine& thread_machine() {
   return *machine;
 }
 
+[[gnu::always_inline]] inline void Machine::wait_at(State state, CallSite site) {
+  current->state = state;
+  current->site = site;
+  current->fiber.suspend();
+}
+
 const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*), const void* params) {
   launch_ = &launch;
   body_ = body;
@@ -262,12 +268,6 @@ void Machine::fail(const char* format, ...) {
   va_end(arguments);
   failed_ = true;
   current->fiber.abandon();
-}
-
-void Machine::wait_at(State state, CallSite site) {
-  current->state = state;
-  current->site = site;
-  current->fiber.suspend();
 }
 
 void Machine::arrive_at_block(CallSite site, int n_awaited) {

@@ -29,6 +29,12 @@ inline void fill(FragmentC& c, float value) {
 
 namespace sim {
 
+// sum + a[0] * b[0] + ... + a[15] * b[15], in this order. Keeps the sum in a register.
+inline float add_products(float sum, const float* a, const float* b) {
+  for (int k = 0; k < 16; ++k) sum += a[k] * b[k];
+  return sum;
+}
+
 inline int fragment_row(int i) { return lane() / 4 + i / 2 % 2 * 8; }
 inline int fragment_k(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
 
@@ -73,7 +79,7 @@ void multiply(FragmentC& c, const FragmentA<T>& a, const FragmentB<T>& b,
   const sim::CallSite site{"multiply", where};
   sim::exchange(0, site).of(31, site);  // a whole warp
   for (int i = 0; i < 8; ++i) {
-    for (int k = 0; k < 16; ++k) c.v[i] += all_a[sim::fragment_row(i) * 16 + k] * all_b[sim::fragment_k(i) * 16 + k];
+    c.v[i] = sim::add_products(c.v[i], all_a + sim::fragment_row(i) * 16, all_b + sim::fragment_k(i) * 16);
   }
 }
 

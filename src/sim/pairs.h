@@ -32,7 +32,7 @@ void multiply_pairs_of(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
   const sim::CallSite site{"multiply_pairs", where};
   sim::exchange(0, site).of(31, site);  // a whole warp
   for_each_sum([&](int of_a, int of_b, int, int, int n) {
-    for (int i = 0; i < 16; ++i) c[n] += all_a[of_a * 16 + i] * all_b[of_b * 16 + i];
+    c[n] = sim::add_products(c[n], all_a + of_a * 16, all_b + of_b * 16);
   });
 }
 
