@@ -83,7 +83,7 @@ TRIALS = (
             Step(RUN, "run_commands", {"commands": [TEST]}),
             DONE,
         ),
-        "",
+        "exceeds the model's context window",
     ),
     Trial(
         "continue",
@@ -94,7 +94,7 @@ TRIALS = (
             Step(RUN, "Bash", {"command": TEST}),
             DONE,
         ),
-        "",
+        "Context length exceeded",
     ),
     Trial(
         "openclaw",
@@ -105,7 +105,7 @@ TRIALS = (
             Step(RUN, "exec", {"command": TEST}),
             DONE,
         ),
-        "",
+        '"kind": "context_overflow"',
     ),
     Trial(
         "hermes",
@@ -120,7 +120,7 @@ TRIALS = (
             Step(RUN, "terminal", {"command": TEST}),
             DONE,
         ),
-        "",
+        "Context length exceeded",
     ),
     Trial(
         "aider",

@@ -26,7 +26,7 @@ __all__ = ["run"]
 APP = "lucebox"
 REACH_S = 10
 STARTS = 3
-"""Attempts to start a cluster: Ray waits 30 s for its node, which a busy machine may exceed."""
+"""Attempts to start a cluster: Ray's node fails if its agents take more than 15 s, as on a busy machine."""
 OBJECT_STORE_BYTES = 100 << 20
 """Size of the object store of a cluster that is started here: requests are small."""
 _FAULT = re.compile(r"^(?:lucebox\.errors\.\w+|\w*Error): (.+)$", re.M)
