@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -287,6 +288,12 @@ void Engine::set_step_costs(const StepCosts& costs) const {
   step_costs_ = costs;
 }
 
+void Engine::set_decode_path(DecodePath path) {
+  options_.decode_path = path;
+  const std::lock_guard lock(costs_mutex_);
+  step_costs_.reset();
+}
+
 void Engine::check_intact() const {
   file_.check_intact();
   if (draft_file_) draft_file_->check_intact();
@@ -295,12 +302,12 @@ void Engine::check_intact() const {
 void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps) const {
   check_intact();
   if (is_split_by_tensors()) {
-    std::vector<Model::RankPass> ranks;
+    std::array<Model::RankPass, kMaxRanks> ranks;
     for (int i = 0; i < n_shards(); ++i) {
       const PassBuffers& own = buffers_of(i, buffers);
-      ranks.push_back({&model_on(i), &appends[i], &own.workspace, own.stream});
+      ranks[i] = {&model_on(i), &appends[i], &own.workspace, own.stream};
     }
-    Model::forward(ranks, options_.activations, taps);
+    Model::forward(std::span(ranks).first(n_shards()), options_.activations, taps);
     return check_intact();
   }
   const DraftWorkspace& ws = buffers.draft;
