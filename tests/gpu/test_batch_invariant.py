@@ -194,15 +194,15 @@ def test_a_gate_that_only_small_trees_could_fuse(pack: Pack, tmp_path: Path, see
     engine = open_engine(path, draft="suffix", **options)
     rng, prompt, sizes = np.random.default_rng(seed), random_ids(20, VOCAB, seed).tolist(), (2, 15, 31)
     plain, drafted = (Writer(engine, prompt, **SAMPLINGS["drawn"]) for _ in range(2))
-    for _ in range(len(sizes) + 2):
+    for _ in range(12):
         plain.write()
-    for i, size in enumerate(sizes):
-        drafted.session.sync(drafted.array)
-        tokens, parents = random_tree(rng, [token for _, token, _ in plain.rows[i + 1 :]], size)
-        drafted.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
-        drafted.choose()
-    assert drafted.rows == plain.rows[: len(sizes)]
-    assert drafted.session.draft_counts["verified"] == len(sizes)
+    for n, size in enumerate(sizes, 1):
+        while drafted.session.draft_counts["verified"] < n:  # an accepted token needs no verify
+            drafted.session.sync(drafted.array)
+            tokens, parents = random_tree(rng, [], size)
+            drafted.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
+            drafted.choose()
+    assert drafted.rows == plain.rows[: len(drafted.rows)] and len(drafted.rows) >= len(sizes)
 
 
 def test_layers_on_two_devices(pack_folder: Path, tmp_path: Path, seed: int) -> None:
