@@ -76,12 +76,13 @@ class EngineOptions:
     """Prompt tokens computed at once, 1 to 4096. Larger is faster and takes more scratch memory. None: the target's
     default, 512 on the CPU."""
     decode_path: Literal["auto", "graph", "megakernel"] = "auto"
-    """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
+    """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.
+    The first start of a model on a device measures both."""
     draft: str = field(default="auto", metadata=HOST)
     """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
     file, a hub id, or the catalog name of its model), or "auto": suffix, and the catalog's drafter or the block where
-    it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, on a GPU but
-    where two tie."""
+    it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token; on a
+    GPU without batch_invariant, where two nearly tie, they may."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata=MODEL | {"size": True})

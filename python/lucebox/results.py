@@ -54,8 +54,8 @@ class DraftCounts:
 
 @dataclass(frozen=True, slots=True)
 class ExpertCounts:
-    """What the passes of a model did while a request ran, those of other requests included, with experts that are not
-    all in device memory. A pass counts an expert of a layer once, whatever rows choose it."""
+    """The hits and misses of a model whose experts are not all in device memory, over all passes that ran during a
+    request, other requests' passes included. A pass counts an expert of a layer once, whatever rows choose it."""
 
     hits: int
     """Experts that were in device memory."""

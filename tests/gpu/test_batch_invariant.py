@@ -185,6 +185,26 @@ def test_company_with_trees_changes_no_bit(pack: Pack, tmp_path: Path, model: st
     assert [one.rows for one in mixed] == [one.rows for one in alone]
 
 
+def test_a_gate_that_only_small_trees_could_fuse(pack: Pack, tmp_path: Path, seed: int) -> None:
+    """On a chip with few multiprocessors, the sums of 32 rows of gate and up do not fit beside the gate. So no tree
+    fuses it, and a plain step does not either."""
+    shape = Shape("qwen3", "Q8_0", n_layers=1, ffn=4096, **SIZES)
+    path = write_model(tmp_path / "model.gguf", shape)
+    options = {"pack": pack, "activations": "int8", "kv": "f16", "context": 96, "batch_invariant": True}
+    engine = open_engine(path, draft="suffix", **options)
+    rng, prompt, sizes = np.random.default_rng(seed), random_ids(20, VOCAB, seed).tolist(), (2, 15, 31)
+    plain, drafted = (Writer(engine, prompt, **SAMPLINGS["drawn"]) for _ in range(2))
+    for _ in range(12):
+        plain.write()
+    for n, size in enumerate(sizes, 1):
+        while drafted.session.draft_counts["verified"] < n:  # an accepted token needs no verify
+            drafted.session.sync(drafted.array)
+            tokens, parents = random_tree(rng, [], size)
+            drafted.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
+            drafted.choose()
+    assert drafted.rows == plain.rows[: len(drafted.rows)] and len(drafted.rows) >= len(sizes)
+
+
 def test_layers_on_two_devices(pack_folder: Path, tmp_path: Path, seed: int) -> None:
     """Logits and tokens of one device, with drafts and without. The host takes the logarithms, in fp64."""
     manifest = gpu_packs.manifest_of(pack_folder)

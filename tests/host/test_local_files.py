@@ -106,7 +106,7 @@ def test_keep_ratios() -> None:
     "content", [DEEP, "\xff", "[]", '{"key": {}}', None], ids=["deep", "bytes", "list", "key", "fifo"]
 )
 def test_damaged_caches_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
-    monkeypatch.setattr("lucebox.models.step_costs.step_costs_folder", lambda: tmp_path)
+    monkeypatch.setattr("lucebox.models.measured_file.step_costs_folder", lambda: tmp_path)
     options = dict.fromkeys(OPTIONS)
     engine = cast(Any, SimpleNamespace(layout="x", options=options, step_costs={"a": 1}, draft_experience={}))
     costs = StepCostsFile(engine, "suffix", "cpu", "")

@@ -165,6 +165,24 @@ def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
             plan_memory(large[0], board="H200", pack="sm_90_mine")
 
 
+def test_batch_invariant_on_a_card_without_kernels_for_exact_trees() -> None:
+    """Not even the suffix drafter is left."""
+    plan = plan_memory(TINY_HYBRID, board="RTX 2080 Ti", batch_invariant=True)
+    assert plan.draft == "none" and plan_memory(TINY_HYBRID, board="RTX 2080 Ti").draft == "mtp+suffix"
+    with pytest.raises(UnsupportedError, match=r"has no kernels for it, .* Use draft = none"):
+        plan_memory(TINY_HYBRID, board="RTX 2080 Ti", batch_invariant=True, draft="suffix")
+
+
+def test_exact_drafts_of_a_27b(tmp_path: Path) -> None:
+    """With its whole vocabulary: 32 rows of a head of 248,320 outputs fit, though not beside a norm."""
+    files = tmp_path / "27b.gguf", tmp_path / "27b-dflash.gguf"
+    for file, shape, preset in zip(files, ("qwen35-27b", "qwen35-27b-dflash"), ("Q4_K_M", "Q8_0"), strict=True):
+        synthetic.write_sparse(file, synthetic.SHAPES[shape], shape, preset)
+    options = {"draft": str(files[1]), "batch_invariant": True, "context": 1024, "memory_limit": "64GiB"}
+    for board in ("RTX 3060", "RTX 4090", "H200", "RTX 5090"):  # 28, 128, 132 and 170 multiprocessors
+        assert plan_memory(files[0], board=board, **options).draft == "27b-dflash.gguf"
+
+
 def plan_of_cards(model: Path, *gib: float, **options: Any) -> MemoryPlan:
     """The plan on cards of one kind with that much free memory."""
     text = manifest_json(targets.find_board("RTX 3090")[0])

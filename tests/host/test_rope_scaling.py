@@ -89,6 +89,17 @@ def test_linear_in_gguf(tmp_path: Path, fields: dict[str, Any]) -> None:
     check_gguf(path, decoder)
 
 
+@pytest.mark.parametrize("architecture", ["qwen3", "llama", "mistral3", "smollm3"])
+def test_a_part_of_each_head_rotates(tmp_path: Path, architecture: str) -> None:
+    """A layer of the last two, without what they add, is one of Llama."""
+    shape = FAMILIES["qwen3" if architecture == "qwen3" else "llama"]
+    half = {"rope.dimension_count": shape.head_dim // 2}
+    decoder = Decoder(write(tmp_path / "h.gguf", metadata(shape) | half, tensors(shape)))
+    assert decoder.n_rot == shape.head_dim // 2
+    path = write(tmp_path / "o.gguf", metadata(shape) | half | {"general.architecture": architecture}, tensors(shape))
+    check_gguf(path, decoder)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

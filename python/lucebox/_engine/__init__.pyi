@@ -84,6 +84,11 @@ class Engine:
         (hits, misses, bytes): the experts that all passes so far found in device memory, those copied from host memory, and their bytes; 0 if all experts are in device memory.
         """
 
+    def set_decode_path(self, path: str) -> None:
+        """
+        The way to decode of sessions that are opened from now on. Their step costs are not known.
+        """
+
     @property
     def step_costs(self) -> object:
         """
@@ -254,6 +259,11 @@ class Session:
 
     @property
     def decode_path(self) -> str: ...
+
+    def measure_plain_ms(self) -> float:
+        """
+        Milliseconds of a plain token, measured on this session, which is empty and does not draft.
+        """
 
     def wait(self) -> None:
         """Waits until the device has finished all work sent to it."""

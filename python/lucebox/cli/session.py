@@ -156,6 +156,7 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
         experts_part(plan.experts),
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
         llm.draft_reason,
+        llm.model.path_reason,
         scorer_part(llm),
         f"block-sparse prompts ({llm.options.sparse_prefill:g})" if llm.options.sparse_prefill else "",
     )

@@ -106,6 +106,7 @@ class LoadedModel:
         memory_plan: MemoryPlan,
         step_costs_file: StepCostsFile | None,
         draft_reason: str,
+        path_reason: str,
         compressor: Compressor | None,
         processor: Processor | None,
         answer_tokens: int | None,
@@ -125,6 +126,8 @@ class LoadedModel:
         self._save = None if step_costs_file is None else weakref.finalize(self, _save, step_costs_file, engine)
         self.draft_reason = draft_reason
         """The drafters that `draft="auto"` left out, and why."""
+        self.path_reason = path_reason
+        """Why `decode_path="auto"` is a graph where the target's rule is the megakernel; empty otherwise."""
         self.compressor = compressor
         """Cuts long prompts; None without a scorer."""
         self.processor = processor

@@ -21,6 +21,7 @@ from lucebox.generation.sessions import SessionPool
 from lucebox.images import Processor
 from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
+from lucebox.models.decode_path import settle_decode_path
 from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
@@ -93,6 +94,7 @@ def load_model(
         memory_plan=plan,
         step_costs_file=opened.step_costs_file,
         draft_reason=opened.draft_reason,
+        path_reason=opened.path_reason,
         compressor=compressor,
         processor=_processor_of(opened.engine, wanted.mmproj),
         answer_tokens=None if entry is None else entry.answer_tokens,
@@ -138,6 +140,7 @@ class _Opened:
     drafters: Drafters
     sessions: SessionPool
     step_costs_file: StepCostsFile | None
+    path_reason: str
     draft_reason: str = ""
 
 
@@ -187,9 +190,12 @@ def _open(
     plan = MemoryPlan.from_engine(engine.plan)
     device = device.as_planned(plan, options.split, engine.links)
     limit = min(options.sessions or DEFAULT_SESSIONS, plan.max_sessions)
+    path_reason = ""
+    if device.pack is not None and device.pack.target != "sim":  # times of the simulator say nothing
+        path_reason = settle_decode_path(engine, device.chip, device.kernels, device.pack_manifest)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
     with _step_costs(engine, file):
-        return _Opened(engine, device, drafters, SessionPool(engine, limit), file)
+        return _Opened(engine, device, drafters, SessionPool(engine, limit), file, path_reason)
 
 
 @contextmanager

@@ -15,6 +15,7 @@
 #include "bindings/byte_arrays.h"
 #include "bindings/calls.h"
 #include "bindings/memory_plan.h"
+#include "bindings/option_rows.h"
 #include "bindings/options.h"
 #include "bindings/python_pack.h"
 #include "engine/backend_cpu.h"
@@ -200,6 +201,14 @@ void bind_engine(nb::module_& m) {
           "expert_counts", &expert_counts_of,
           "(hits, misses, bytes): the experts that all passes so far found in device memory, those copied from "
           "host memory, and their bytes; 0 if all experts are in device memory.")
+      .def(
+          "set_decode_path",
+          [](Engine& engine, const std::string& path) {
+            for (const auto& [name, value] : words<DecodePath>())
+              if (path == name) return engine.set_decode_path(value);
+            fail(ErrorCode::kInvalid, "decode_path = \"", path, "\" is not auto, graph or megakernel");
+          },
+          "path"_a, "The way to decode of sessions that are opened from now on. Their step costs are not known.")
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
           "Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, "

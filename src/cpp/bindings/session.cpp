@@ -21,6 +21,7 @@
 #include "bindings/segment_requests.h"
 #include "engine/pass.h"
 #include "engine/session.h"
+#include "engine/step_cost_meter.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -108,6 +109,9 @@ void bind_timeline(Class& session) {
 
 void bind_decode(Class& session) {
   session.def_prop_ro("decode_path", &Session::decode_path)
+      .def(
+          "measure_plain_ms", [](Session& s) { return without_gil([&] { return StepCostMeter(s).measure_plain(); }); },
+          "Milliseconds of a plain token, measured on this session, which is empty and does not draft.")
       .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
            "Waits until the device has finished all work sent to it.")
       .def(

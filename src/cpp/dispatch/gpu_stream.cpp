@@ -42,6 +42,7 @@ GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int 
       scratch_(allocate(scratch_bytes)),
       arrived_(reserve(gpu::kSkinnyArrivedBytes)),
       staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned),
+      chain_(one_order),
       paces_{gpu::Event(pack_->device()), gpu::Event(pack_->device())} {}
 
 size_t GpuStream::planned_bytes(size_t scratch_bytes) {
@@ -325,7 +326,7 @@ bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   const Linear& first = readers.products[0];
   const int bits = gpu::skinny_x_bits(first);
   const RoundedRows x = x_buffer(readers, bits), sent_x = sender.next_x_buffer(readers);
-  gpu::DeferredGemm deferred;
+  gpu::DeferredGemm deferred(one_order_);
   if (!deferred.begin(op, readers, x, pack_->target())) return false;
   RmsNorm sent_op = op;
   sent_op.x = arrival.from;

@@ -153,11 +153,14 @@ class GpuSizes final : public DeviceSizes {
     LB_CHECK(n_heads <= gpu::kDecodeQueries * n_kv_heads, kUnsupported, wanted, ": at most ", gpu::kDecodeQueries,
              " query heads may share a KV head; the model has ", n_heads, " over ", n_kv_heads, ". Use draft = none");
     for (const LinearGroup& group : product_groups({&model}, Activations::kInt8)) {
-      const gpu::TypeGroups types = gpu::split_types(group);
-      for (const LinearGroup& type : std::span(types.groups, size_t(types.n)))
-        LB_CHECK(gpu::has_one_order(type, target_), kUnsupported, wanted, ": ", name_, " has too few multiprocessors, ",
-                 target_.n_sms, ", for 32 rows of [", type.products[0].n_out, ", ", type.products[0].n_in,
-                 "]. Use draft = none");
+      gpu::TypeGroups types = gpu::split_types(group);
+      for (LinearGroup& type : std::span(types.groups, size_t(types.n))) {
+        for (int i = 0; i < type.n; ++i) type.products[i].rows = 2;
+        // Without a kernel for 2 rows, rows are multiplied one by one.
+        LB_CHECK(!gpu::has_skinny(type, target_) || gpu::has_one_order(type, gpu::Epilogue::kSums, target_),
+                 kUnsupported, wanted, ": ", name_, " has too few multiprocessors, ", target_.n_sms,
+                 ", for 32 rows of [", type.products[0].n_out, ", ", type.products[0].n_in, "]. Use draft = none");
+      }
     }
   }
   void check_fp4(const Networks& networks) const override {

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -289,6 +290,12 @@ void Engine::set_step_costs(const StepCosts& costs) const {
   step_costs_ = costs;
 }
 
+void Engine::set_decode_path(DecodePath path) {
+  options_.decode_path = path;
+  const std::lock_guard lock(costs_mutex_);
+  step_costs_.reset();
+}
+
 void Engine::check_intact() const {
   file_.check_intact();
   if (draft_file_) draft_file_->check_intact();
@@ -297,14 +304,15 @@ void Engine::check_intact() const {
 void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps) const {
   check_intact();
   if (is_split_by_tensors()) {
-    std::vector<Append> tapped(appends.begin(), appends.end());
-    std::vector<Model::RankPass> ranks;
+    std::array<Append, kMaxRanks> tapped;
+    std::array<Model::RankPass, kMaxRanks> ranks;
     for (int i = 0; i < n_shards(); ++i) {
       const PassBuffers& own = buffers_of(i, buffers);
+      tapped[i] = appends[i];
       tapped[i].outputs = draft_taps(i, own);
-      ranks.push_back({&model_on(i), &tapped[i], &own.workspace, own.stream});
+      ranks[i] = {&model_on(i), &tapped[i], &own.workspace, own.stream};
     }
-    Model::forward(ranks, options_.activations, taps);
+    Model::forward(std::span(ranks).first(n_shards()), options_.activations, taps);
     for (int i = 0; i < n_shards(); ++i) send_draft_rows(i, buffers_of(i, buffers), appends[i]);
     return check_intact();
   }

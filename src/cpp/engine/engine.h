@@ -70,6 +70,8 @@ class Engine {
   // Costs of a step on this device. None until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
+  // The way to decode of sessions that are opened from now on, whose step costs are not known.
+  void set_decode_path(DecodePath path);
   // Learned acceptance of drafts, which all sessions share.
   Experiences& experiences() const { return experiences_; }
   // DraftPlanner::model_may_pay() at these costs. Also true without a draft model, without costs or with a fixed

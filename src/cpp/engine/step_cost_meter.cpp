@@ -47,6 +47,13 @@ StepCosts StepCostMeter::measure() {
   return costs_;
 }
 
+double StepCostMeter::measure_plain() {
+  const double ms = plain_ms();
+  session_.at_rest().reset();
+  session_.speculator_.forget_counts();
+  return ms;
+}
+
 // At least two runs: another process may delay the first.
 double StepCostMeter::time(int n, const Work& work, const Work& before) {
   double best = std::numeric_limits<double>::infinity(), sum = 0;

@@ -16,6 +16,8 @@ class StepCostMeter {
   // The session is empty, and is empty again after measure().
   explicit StepCostMeter(Session& session);
   StepCosts measure();
+  // Milliseconds of a plain token.
+  double measure_plain();
 
  private:
   using Work = std::function<void()>;

@@ -386,6 +386,7 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
     LB_ASSERT(step.stream.reads(w.layout));
     return ExpertMatrix{w.data, w.type, w.n_out / sizes.n, first_row, bias};
   };
+  LB_ASSERT(result != in.y);
   const BlockResult out(x, result, step);
   run(in, step.stream);
   LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};

@@ -122,7 +122,8 @@ FamilyConfig read_config(const Family& family, const Fields& fields) {
   FamilyConfig config{.info = {.architecture = family.gguf}};
   if (family.experts != nullptr) config.info.experts = family.experts(fields);
   read_common(fields, config.info, family.allowed);
-  config.info.n_rot = config.info.head_dim;
+  // A GGUF file of any family may rotate only a part of each head.
+  config.info.n_rot = fields.is_gguf() ? rotated_dims(fields, config.info.head_dim) : config.info.head_dim;
   config.layers.resize(config.info.n_layers);
   if (family.read != nullptr) family.read(fields, config);
   return config;

@@ -5,10 +5,7 @@
 namespace lb {
 namespace {
 
-void read(const Fields& fields, FamilyConfig& config) {
-  refuse_partial_rotation(fields);
-  if (fields.is_gguf()) config.info.n_rot = rotated_dims(fields, config.info.head_dim);
-}
+void read(const Fields& fields, FamilyConfig&) { refuse_partial_rotation(fields); }
 
 }  // namespace
 

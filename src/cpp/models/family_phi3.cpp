@@ -5,7 +5,7 @@ namespace lb {
 namespace {
 
 void read(const Fields& fields, FamilyConfig& config) {
-  config.info.n_rot = rotated_dims(fields, config.info.head_dim);
+  if (!fields.is_gguf()) config.info.n_rot = rotated_dims(fields, config.info.head_dim);
   read_window(fields, config);
 }
 

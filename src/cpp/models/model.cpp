@@ -2,7 +2,10 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "ops/copy_rows.h"
@@ -287,17 +290,19 @@ void Model::forward(const NetworkPart& part, const Append& append, const Workspa
 
 void Model::forward(std::span<const RankPass> ranks, Activations activations, const Taps* taps) {
   static constexpr NetworkPart kWhole{};
-  std::vector<LayerLoop> loops;
-  loops.reserve(ranks.size());
-  for (const RankPass& rank : ranks)
-    loops.emplace_back(*rank.model, kWhole, *rank.append, *rank.workspace, activations, *rank.stream,
-                       &rank == &ranks.back() ? taps : nullptr);
-  for (LayerLoop& loop : loops) loop.begin();
+  std::array<std::optional<LayerLoop>, kMaxRanks> slots;
+  const auto loops = std::span(slots).first(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const RankPass& rank = ranks[i];
+    loops[i].emplace(*rank.model, kWhole, *rank.append, *rank.workspace, activations, *rank.stream,
+                     &rank == &ranks.back() ? taps : nullptr);
+  }
+  for (auto& loop : loops) loop->begin();
   for (int i = 0; i < ranks[0].model->info_.n_layers; ++i) {
     check_interrupted(*ranks[0].append);
-    for (LayerLoop& loop : loops) loop.run_layer(i);
+    for (auto& loop : loops) loop->run_layer(i);
   }
-  for (LayerLoop& loop : loops) loop.end();
+  for (auto& loop : loops) loop->end();
 }
 
 void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state,

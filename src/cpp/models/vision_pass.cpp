@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "base/error.h"
 #include "models/blocks.h"
@@ -100,8 +101,8 @@ void VisionPass::embed(const Chunk& chunk, int height, int columns, Stream& stre
       stream);
 }
 
-// q of the chunk, and its K and V in the pages
-void VisionPass::split_heads(const VisionWeights::Layer& layer, const Chunk& chunk, Stream& stream) const {
+// q of the chunk unless null, and its K and V in the pages
+void VisionPass::split_heads(const VisionWeights::Layer& layer, const Chunk& chunk, float* q, Stream& stream) const {
   normalise(layer.attention_norm, rows_of(chunk), chunk.rows, stream);
   multiply(layer.qkv, y_, wide_, chunk.rows, stream);
   const size_t at = size_t(chunk.first) * config_.head_dim() / 2;
@@ -109,7 +110,7 @@ void VisionPass::split_heads(const VisionWeights::Layer& layer, const Chunk& chu
                  .bias = layer.qkv.bias,
                  .cos = cos_ + at,
                  .sin = sin_ + at,
-                 .q = q_,
+                 .q = q,
                  .k = k_,
                  .v = v_,
                  .type = type_,
@@ -167,9 +168,10 @@ std::vector<float> VisionPass::encode(std::span<const uint8_t> rgb, int height, 
   for (const Chunk& chunk : chunks) embed(chunk, patch_rows, columns, stream);
   for (const VisionWeights::Layer& layer : tower_.weights().layers) {
     between_layers();
-    for (const Chunk& chunk : chunks) split_heads(layer, chunk, stream);
-    for (const Chunk& chunk : chunks) {
-      if (chunks.size() > 1) split_heads(layer, chunk, stream);  // q of this chunk again: the buffer holds one
+    // The buffer holds q of one chunk: the last one attends first, the others compute their q again.
+    for (const Chunk& chunk : chunks) split_heads(layer, chunk, &chunk == &chunks.back() ? q_ : nullptr, stream);
+    for (const Chunk& chunk : std::views::reverse(chunks)) {
+      if (&chunk != &chunks.back()) split_heads(layer, chunk, q_, stream);
       attend(layer, chunk, stream);
       float* x = rows_of(chunk);
       normalise(layer.mlp_norm, x, chunk.rows, stream);

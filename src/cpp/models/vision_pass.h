@@ -37,7 +37,7 @@ class VisionPass {
     int first, rows;
   };
   void embed(const Chunk& chunk, int height, int columns, Stream& stream) const;
-  void split_heads(const VisionWeights::Layer& layer, const Chunk& chunk, Stream& stream) const;
+  void split_heads(const VisionWeights::Layer& layer, const Chunk& chunk, float* q, Stream& stream) const;
   void attend(const VisionWeights::Layer& layer, const Chunk& chunk, Stream& stream) const;
   void normalise(const VisionWeights::Norm& norm, const float* x, int rows, Stream& stream) const;
   // y = x w (+ add); the bias follows.

@@ -21,13 +21,14 @@ bool same_x(const Linear& a, const Linear& b) {
   return a.type == b.type || !(skinny_is_plain(a.type) || skinny_is_plain(b.type));
 }
 
-// Merges two single-type groups, in the order that a two-type kernel expects; nullopt if no kernel covers both.
+// Merges two single-type groups, in the order that a two-type kernel expects; nullopt if no kernel covers both. Whether
+// one does must not depend on the rows.
 std::optional<LinearGroup> merged(const LinearGroup& a, const LinearGroup& b, const Target& target) {
   if (a.n + b.n > kMaxProducts) return {};
   for (const auto& [first, second] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     LinearGroup both = *first;
     for (const Linear& op : ops_of(*second)) both.products[both.n++] = op;
-    if (has_skinny(both, target)) return both;
+    if (has_one_order(both, Epilogue::kSums, target)) return both;
   }
   return {};
 }
@@ -124,6 +125,12 @@ bool DeferredGemm::defer(const LinearGroup& group, const SkinnyStep& of_x, const
   return true;
 }
 
+// With one order, a few rows use no epilogue that 32 rows cannot use.
+bool DeferredGemm::has_epilogue(const SkinnyStep& step, const Target& target) const {
+  return one_order_ ? has_one_order(step.group, step.epilogue, target)
+                    : skinny_config(step.group, step.epilogue, target).has_value();
+}
+
 bool DeferredGemm::begin(const LinearGroup& group, const RoundedRows& x, const Target& target) {
   LB_ASSERT(is_empty());
   return defer(group, {.x = x}, target);
@@ -152,7 +159,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const Linear
   step.epilogue = Epilogue::kNormed;
   step.norm_w = op.w;
   step.next_x = next_x;
-  if (!same_x(gemm, readers.products[0]) || !skinny_config(step.group, step.epilogue, target) ||
+  if (!same_x(gemm, readers.products[0]) || !has_epilogue(step, target) ||
       !defer(readers, {.x = next_x, .norm = SkinnyNorm::kRow, .squares = next_x.sum, .eps = op.eps}, target))
     return {};
   return step;
@@ -168,8 +175,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const SwiGlu& op, const LinearG
     return {};
   step.epilogue = Epilogue::kGated;
   step.next_x = next_x;
-  if (!same_x(gate, readers.products[0]) || !skinny_config(step.group, step.epilogue, target) ||
-      !defer(readers, {.x = next_x}, target))
+  if (!same_x(gate, readers.products[0]) || !has_epilogue(step, target) || !defer(readers, {.x = next_x}, target))
     return {};
   return step;
 }

@@ -57,6 +57,8 @@ SkinnyScratch skinny_scratch(const LinearGroup& group, const Target& target);
 // that only the gate reads.
 class DeferredGemm {
  public:
+  // one_order: which ops are fused does not depend on the rows, up to 32.
+  explicit DeferredGemm(bool one_order) : one_order_(one_order) {}
   bool is_empty() const { return n_ == 0; }
 
   // Defers the group. Returns false, with no effect, if a matrix has no kernel.
@@ -77,7 +79,9 @@ class DeferredGemm {
 
  private:
   bool defer(const LinearGroup& group, const SkinnyStep& of_x, const Target& target);
+  bool has_epilogue(const SkinnyStep& step, const Target& target) const;
 
+  bool one_order_;
   SkinnyStep steps_[kMaxProducts] = {};
   int n_ = 0;
 };

@@ -44,9 +44,9 @@ struct SkinnyConfig {
   }
 };
 
-// Whether 2 to 32 rows of a group of one type have the same kinds of launches: if the small ones have a kernel or an
-// epilogue, the large ones have it too.
-bool has_one_order(LinearGroup group, const Target& target);
+// Whether groups of 2 to 32 rows, and of this group's rows if they are more, are multiplied in one launch with this
+// epilogue. Such a launch sums in one order.
+bool has_one_order(LinearGroup group, Epilogue epilogue, const Target& target);
 
 // Example: gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B
 std::string to_string(const SkinnyConfig& config);
