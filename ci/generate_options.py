@@ -28,9 +28,13 @@ TYPES = {
     "Mapping[int, float]": "std::vector<std::pair<int32_t, float>>",
 }
 # Types that do not follow from the Python type, by option. Another Literal becomes an enumeration of its own.
-OWN_TYPES = {"activations": "Activations", "isa": "Isa", "kv": "KvTypes", "seed": "uint64_t"}
-# Names of enumerations that are not made of the option's name.
-ENUMS = {"split": "SplitMode"}
+OWN_TYPES = {
+    "activations": "Activations",
+    "isa": "Isa",
+    "kv": "KvTypes",
+    "seed": "uint64_t",
+    "split": "SplitChoice",
+}
 # Words whose value is not the enumerator of that name.
 WORDS = {("isa", "auto"): "best_isa()"}
 
@@ -47,7 +51,7 @@ def type_of(field: SourceField) -> str:
     if field.name in OWN_TYPES:
         return OWN_TYPES[field.name]
     if field.type.startswith("Literal"):
-        return ENUMS.get(field.name, "".join(part.capitalize() for part in field.name.split("_")))
+        return "".join(part.capitalize() for part in field.name.split("_"))
     kind = "int" if field.metadata.get("size") else field.type.removesuffix(" | None")
     if kind not in TYPES:
         raise SystemExit(f"{field.name}: no C++ type for {field.type}; add one to TYPES of ci/generate_options.py")
@@ -167,7 +171,7 @@ def files() -> dict[str, str]:
         "ScorerFields : ModelOptions": _options(OPTIONS, "EngineOptions", "scorer"),
     }
     sampling: Structs = {"SamplingParams": _options(OPTIONS, "Sampling", "engine")}
-    engine_needs = '<cstddef> <string>  "cpu/cpu_stream.h" "ops/linear.h" "quant/kv_names.h"'
+    engine_needs = '<cstddef> <string>  "cpu/cpu_stream.h" "ops/linear.h" "quant/kv_names.h" "weights/split.h"'
     row_needs = '<tuple>  "bindings/option_field.h" "engine/option_fields.h" "sampling/sampling_params.h"'
     return {
         "python/lucebox/option_fields.py": _keywords(),

@@ -332,7 +332,7 @@ KERNEL_SOURCES = (
     "LICENSE",
     *(f"ci/{name}" for name in ("compile_kernels.py", "make_pack.py", "pack", "sbom.py", "targets.py")),
     "python/lucebox/packs/nvrtc.py",
-    *(f"src/cpp/{name}" for name in ("base", "device/sim_abi.h", "ops", "quant")),
+    *(f"src/cpp/{name}" for name in ("base", "device/sim_abi.h", "device/sim_fault.h", "ops", "quant")),
     *(f"src/{name}" for name in ("cuda", "gpu", "hip", "sim")),
 )
 

@@ -15,7 +15,7 @@ class EngineFields(TypedDict, total=False):
     """The fields of EngineOptions as keywords."""
 
     device: str
-    split: Literal["auto", "layer", "tensor"]
+    split: str
     pack: str | None
     require_gpu: bool
     context: int | None

@@ -41,10 +41,10 @@ class EngineOptions:
     device: str = field(default="auto", metadata=HOST)
     """Where the model runs: "cpu", "cuda:N", "hip:N", "sim:N", several GPUs of one vendor, "cuda:0,cuda:1", or "auto":
     the first GPU with a usable pack, else the CPU."""
-    split: Literal["auto", "layer", "tensor"] = "auto"
+    split: str = "auto"
     """How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
-    every layer, and all compute together), or "auto": the first device alone if the whole model fits there with its
-    context, else by layers."""
+    every layer, and all compute together), each device's share of every layer ("3,1"), or "auto": the first device
+    alone if the whole model fits there with its context, else by layers."""
     pack: str | None = field(default=None, metadata=HOST)
     """Name of the GPU pack: "sm_86", or a variant, "sm_86_laptop". None: the best one for the device, a variant before
     its target, the last installed variant before the others."""

@@ -9,8 +9,9 @@
 #include <new>
 #include <vector>
 
-#include "device/sim_abi.h"
-#include "machine.h"
+#include "device/sim_fault.h"
+#include "dialect.h"
+#include "peers.h"
 
 namespace lb::gpu::sim {
 namespace {
@@ -119,4 +120,11 @@ int lb_sim_run(const lb_sim_launch* launch, char* error, size_t error_size) {
     return refuse("[%s] out of memory for %llu threads at once and their shared memory", kernel->name,
                   (unsigned long long)(launch->cooperative ? n_blocks * block[0] : block[0]));
   }
+}
+
+int lb_sim_run_with_fault(const lb_sim_launch* launch, lb_sim_link_fault* fault, char* error, size_t error_size) {
+  link_fault = fault;
+  const int result = lb_sim_run(launch, error, error_size);
+  link_fault = nullptr;
+  return result;
 }

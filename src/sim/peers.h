@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "device/sim_fault.h"
+
 namespace lb::gpu {
 namespace sim {
 
@@ -17,6 +19,17 @@ inline void wait_for_device(const void* p, Location where) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   machine().spin(static_cast<const uint32_t*>(p), n_waits, {"load of another device's word", where});
+}
+
+inline thread_local lb_sim_link_fault* link_fault = nullptr;  // of the running launch; null: none
+
+// A word as it arrives at another device.
+inline uint64_t arriving(uint64_t word) {
+  lb_sim_link_fault* const fault = link_fault;
+  if (fault == nullptr || fault->n_wrong == 0 || ++fault->n_sent < fault->every) return word;
+  fault->n_sent = 0;
+  --fault->n_wrong;
+  return word ^ fault->flipped;
 }
 
 }  // namespace sim
@@ -35,8 +48,8 @@ inline uint32_t load_acquire_system(const uint32_t* p, sim::Location where = sim
 }
 inline void store_relaxed_system(uint64_t* p, uint64_t first, uint64_t second) {
   sim::check_global(p, 2 * sizeof *p, "store_relaxed_system");
-  __atomic_store_n(p, first, __ATOMIC_RELAXED);
-  __atomic_store_n(p + 1, second, __ATOMIC_RELAXED);
+  __atomic_store_n(p, sim::arriving(first), __ATOMIC_RELAXED);
+  __atomic_store_n(p + 1, sim::arriving(second), __ATOMIC_RELAXED);
 }
 
 // Real time: for waits on other devices.

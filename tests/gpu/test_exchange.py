@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from build_sim import build_sim
 from lucebox import _engine
-from lucebox._kernels.driver import delay_sim_device
+from lucebox._kernels.driver import corrupt_sim_link, delay_sim_device
 from lucebox._kernels.ops import RankExchange
 from lucebox.errors import DeviceError
 from numpy.typing import NDArray
@@ -104,4 +104,36 @@ def test_a_link_that_answers_late_is_not_used() -> None:
     exchange = RankExchange(packs, 64, 1.0)
     assert exchange.links == "host: values sent between the devices arrive wrong or late"
     x = values(2, 64)
+    assert np.array_equal(exchange.sum(x)[0], in_rank_order(x))
+
+
+def sim_packs() -> list[_engine.gpu.Pack]:
+    manifest = gpu_packs.manifest_of(build_sim())
+    return [gpu_packs.load(build_sim(), manifest, index=index) for index in (0, 1)]
+
+
+def test_a_link_that_corrupts_one_word_in_10_000_is_not_used() -> None:
+    """As drivers do that allow peer access on hardware without it."""
+    corrupt_sim_link(1, flipped=1, every=10_000, n_wrong=1)
+    exchange = RankExchange(sim_packs(), MAILBOX_VALUES + 4, TIMEOUT_S)
+    assert exchange.links == "host: values sent between the devices arrive wrong or late"
+    x = values(2, MAILBOX_VALUES)
+    assert np.array_equal(exchange.sum(x)[0], in_rank_order(x))
+
+
+def test_no_exchange_without_a_path_that_answers() -> None:
+    corrupt_sim_link(1, flipped=1, every=10, n_wrong=1 << 30)
+    try:
+        with pytest.raises(DeviceError, match=r"exchange through pinned host memory arrive wrong or late\. Check"):
+            RankExchange(sim_packs(), 64, TIMEOUT_S)
+    finally:
+        corrupt_sim_link(1, flipped=0, every=1, n_wrong=0)
+
+
+def test_a_wrong_tag_is_an_error() -> None:
+    """A value whose tag does not arrive counts as missing, and the next exchange is right."""
+    exchange, x = RankExchange(sim_packs(), 64, 1.0), values(2, 64)
+    corrupt_sim_link(1, flipped=1 << 32, every=1, n_wrong=1)
+    with pytest.raises(DeviceError, match=r"\[all_reduce\] device 1 .* sent nothing to device 0 .* for 1 s"):
+        exchange.sum(x)
     assert np.array_equal(exchange.sum(x)[0], in_rank_order(x))

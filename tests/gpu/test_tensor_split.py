@@ -117,6 +117,28 @@ def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path, n: int) -> N
     assert largest_difference(logits_of(open_alone(packs, path), ids), logits_of(split, ids)) < EXACT
 
 
+def kv_bytes(plan: dict[str, Any]) -> int:
+    return sum(size for entry, size, *_ in plan["entries"] if entry == "KV cache")
+
+
+@pytest.mark.parametrize("split, kv", [("3,1", (3, 1)), pytest.param("1,2,1", (1, 2, 1), marks=pytest.mark.slow)])
+def test_shares_that_the_user_names(
+    packs: list[_engine.gpu.Pack], folder: Path, split: str, kv: tuple[int, ...]
+) -> None:
+    """Of four KV heads, four key heads and five blocks of the feed-forward network."""
+    path, ids, n = written(folder, "qwen35"), random_ids(20, VOCAB), len(kv)
+    if n > len(packs):
+        pytest.skip(f"{len(packs)} devices are here")
+    alone = open_alone(packs, path)
+    engine = open_engine(path, pack=packs[0], others=packs[1:n], split=split, decode_path="graph")
+    assert engine.options["split"] == split
+    each = kv_bytes(alone.plan) // sum(kv)
+    assert [kv_bytes(part) for part in engine.plan["parts"]] == [each * share for share in kv]
+    assert largest_difference(logits_of(alone, ids), logits_of(engine, ids)) < EXACT
+    texts = [write(_engine.Session(one), ids.tolist(), 4) for one in (alone, engine)]
+    assert texts[0] == texts[1]
+
+
 def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> list[int]:
     """ids, continued by n tokens."""
     sampler = _engine.Sampler(VOCAB, **sampling)
@@ -243,7 +265,7 @@ def test_the_plan_has_every_device(packs: list[_engine.gpu.Pack], folder: Path) 
         return sum(size for entry, size, *_ in plan["entries"] if entry == name)
 
     for part in parts:
-        assert bytes_of(part, "KV cache") * 2 == bytes_of(alone.plan, "KV cache")
+        assert kv_bytes(part) * 2 == kv_bytes(alone.plan)
         assert bytes_of(part, "weights") < 0.7 * bytes_of(alone.plan, "weights")  # norms and the embedding are copies
 
 
@@ -254,6 +276,11 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> No
         open_engine(path, decode_path="megakernel", **both)
     with pytest.raises(InvalidRequestError, match="a device is named twice"):
         open_engine(path, pack=packs[0], others=packs[:1], split="tensor")
+    with pytest.raises(InvalidRequestError, match=r"split = 3,1,1 has 3 shares for 2 devices .* Give one share for"):
+        open_engine(path, **both | {"split": "3,1,1"})
+    for wrong in ("3,0", "3,", "3", "3,1x", "thirds", "1001,1"):
+        with pytest.raises(InvalidRequestError, match="split must be auto, layer, tensor, or a share from 1 to 1000"):
+            open_engine(path, **both | {"split": wrong})
     odd = write_model(folder / "odd.gguf", Shape("qwen3", n_layers=1, **{**HEADS, "n_heads": 3, "n_kv_heads": 1}))
     with pytest.raises(
         UnsupportedError, match=r"blk\.0\.attn_q\.weight: 2 shards cannot divide 1 groups of 3 heads\. Use"

@@ -49,7 +49,7 @@ def test_the_table_of_a_family(family: str, n: int, tmp_path: Path) -> None:
     """Every matrix has its axis, and shards have equal parts of whole units that make up the matrix."""
     path = write_model(tmp_path / "model.gguf", SHAPES[family])
     seen = set()
-    for name, n_out, n_in, axis, shards in _kernels.weights.matrix_shards(str(path), n):
+    for name, n_out, n_in, axis, shards in _kernels.weights.matrix_shards(str(path), [1] * n):
         kind = name.removesuffix(".weight").split(".")[-1]
         seen.add(kind)
         wanted, unit = TABLES[family][kind]
@@ -70,7 +70,7 @@ def test_the_table_of_a_family(family: str, n: int, tmp_path: Path) -> None:
 def test_a_shard_has_the_value_heads_of_its_key_heads(tmp_path: Path) -> None:
     """GGUF tiles them: value head j belongs to key head j % 4. Columns of ssm_out follow the rows of attn_gate."""
     path = write_model(tmp_path / "model.gguf", SHAPES["qwen35"])
-    parts = {name: shards for name, _, _, _, shards in _kernels.weights.matrix_shards(str(path), 2)}
+    parts = {name: shards for name, _, _, _, shards in _kernels.weights.matrix_shards(str(path), [1, 1])}
     assert parts["blk.0.ssm_beta.weight"] == [[(0, 2), (4, 2), (8, 2)], [(2, 2), (6, 2), (10, 2)]]
     assert parts["blk.0.attn_gate.weight"][1] == [(32, 32), (96, 32), (160, 32)]
     assert parts["blk.0.ssm_out.weight"] == parts["blk.0.attn_gate.weight"]
@@ -93,17 +93,43 @@ def test_a_shard_has_the_value_heads_of_its_key_heads(tmp_path: Path) -> None:
 )
 def test_the_shares_of_a_27b_and_of_experts(sections: list[tuple[int, int, int, bool]], rows: dict[int, int]) -> None:
     for n, each in rows.items():
-        shards = _kernels.weights.row_shards(sections, n)
+        shards = _kernels.weights.row_shards(sections, [1] * n)
         assert [total(ranges) for ranges in shards] == [each] * n
 
 
 def test_shards_that_do_not_divide_the_heads() -> None:
-    """Three shards have whole KV heads, the last one two of four. Heads of one group go to several shards evenly or not
-    at all."""
-    assert _kernels.weights.row_shards([(4, 1, 10, False)], 3) == [[(0, 10)], [(10, 10)], [(20, 20)]]
-    assert _kernels.weights.row_shards([(4, 6, 10, False)], 3) == [[(0, 60)], [(60, 60)], [(120, 120)]]
-    assert _kernels.weights.row_shards([(2, 1, 10, False)], 4) == [[(0, 10)], [(0, 10)], [(10, 10)], [(10, 10)]]
-    assert _kernels.weights.row_shards([(2, 4, 10, False)], 4) == [[(0, 20)], [(20, 20)], [(40, 20)], [(60, 20)]]
+    """Three shards have whole KV heads, the middle one two of four. Heads of one group go to several shards evenly or
+    not at all."""
+    assert _kernels.weights.row_shards([(4, 1, 10, False)], [1] * 3) == [[(0, 10)], [(10, 20)], [(30, 10)]]
+    assert _kernels.weights.row_shards([(4, 6, 10, False)], [1] * 3) == [[(0, 60)], [(60, 120)], [(180, 60)]]
+    assert _kernels.weights.row_shards([(2, 1, 10, False)], [1] * 4) == [[(0, 10)], [(0, 10)], [(10, 10)], [(10, 10)]]
+    assert _kernels.weights.row_shards([(2, 4, 10, False)], [1] * 4) == [[(0, 20)], [(20, 20)], [(40, 20)], [(60, 20)]]
     for sections, n in (([(2, 3, 10, False)], 4), ([(2, 4, 10, False)], 3), ([(2, 3, 10, True)], 4)):
         with pytest.raises(UnsupportedError, match=f"{n} shards cannot divide"):
-            _kernels.weights.row_shards(sections, n)
+            _kernels.weights.row_shards(sections, [1] * n)
+
+
+@pytest.mark.parametrize(
+    ("groups", "shares", "parts"),
+    [
+        (4, [3, 1], [3, 1]),
+        (16, [3, 1], [12, 4]),
+        (16, [2, 1], [11, 5]),
+        (544, [3, 1], [408, 136]),
+        (4, [2, 1, 1], [2, 1, 1]),
+        (5, [1000, 1, 1], [3, 1, 1]),  # every shard has one
+        (3, [1, 1000, 1], [1, 1, 1]),
+    ],
+)
+def test_uneven_shares_in_whole_groups(groups: int, shares: list[int], parts: list[int]) -> None:
+    """Queries, keys and values of a head go to the same shard, whatever the shares."""
+    for units in (1, 6):
+        shards = _kernels.weights.row_shards([(groups, units, 32, False)], shares)
+        assert [total(ranges) for ranges in shards] == [32 * units * part for part in parts]
+    tiled = _kernels.weights.row_shards([(groups, 3, 32, True)], shares)
+    assert [total(ranges) for ranges in tiled] == [96 * part for part in parts]
+
+
+def test_uneven_shares_need_a_group_for_each_shard() -> None:
+    with pytest.raises(UnsupportedError, match=r"2 shards have unequal shares and only 1 groups of heads"):
+        _kernels.weights.row_shards([(1, 1, 32, False)], [3, 1])

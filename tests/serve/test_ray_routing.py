@@ -13,9 +13,10 @@ import pytest
 from lucebox.cli.served_models import read_ray
 from lucebox.errors import InvalidRequestError
 from lucebox.ray import RaySettings
-from lucebox.ray import prefix_table as prefix_table_module
-from lucebox.ray.prefix_table import PrefixTable
-from lucebox.ray.relayed import BLOCK, MAX_PREFIXES, model_tag, prefix_digests, replica_tag, stored_tag
+from lucebox.ray.relayed import model_tag, replica_tag, stored_tag
+from lucebox.serve import prefix_table as prefix_table_module
+from lucebox.serve.prefix_digests import BLOCK, MAX_PREFIXES, prefix_digests
+from lucebox.serve.prefix_table import PrefixTable
 from lucebox.serve.protocols.response_ids import new_id, tag_in
 
 SYSTEM = {"role": "system", "content": "You are terse."}
@@ -149,7 +150,7 @@ def test_digests_are_the_same_in_all_processes() -> None:
     """Several ingresses, and one after a restart, must agree."""
     body = {"messages": TURNS}
     code = (
-        "import json, sys; from lucebox.ray.relayed import prefix_digests; "
+        "import json, sys; from lucebox.serve.prefix_digests import prefix_digests; "
         "print(prefix_digests(json.load(sys.stdin))[-1].hex())"
     )
     done = subprocess.run(

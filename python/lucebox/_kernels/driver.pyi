@@ -13,6 +13,11 @@ def delay_sim_device(device: int, seconds: float) -> None:
     Injects a fault: the next kernel on this simulated device begins this much later.
     """
 
+def corrupt_sim_link(device: int, flipped: int, every: int, n_wrong: int) -> None:
+    """
+    Injects a fault: of every `every` words that kernels of this simulated device send to other devices, the last arrives with these bits flipped, until n_wrong words have.
+    """
+
 def enable_peer(device: lucebox._engine.gpu.Device, peer: lucebox._engine.gpu.Device) -> None:
     """Lets a device reach the memory of another."""
 

@@ -38,12 +38,12 @@ def weight_table(pack: lucebox._engine.gpu.Pack, path: str) -> tuple[list[int], 
     Addresses of a loaded model's matrices by slot: of the host's table, and of the device's.
     """
 
-def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
+def matrix_shards(path: str, shares: Sequence[int]) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
     """
-    Lists each matrix of a model as (name, n_out, n_in, axis, shards). axis: "none", "rows" or "columns"; shards: the (first, count) ranges that each of n shards has.
+    Lists each matrix of a model as (name, n_out, n_in, axis, shards). axis: "none", "rows" or "columns"; shards: the (first, count) ranges that each shard has. shares: how much of the model each shard gets, [1, 1] for equal parts.
     """
 
-def row_shards(sections: Sequence[tuple[int, int, int, bool]], n: int) -> list[list[tuple[int, int]]]:
+def row_shards(sections: Sequence[tuple[int, int, int, bool]], shares: Sequence[int]) -> list[list[tuple[int, int]]]:
     """
-    Divides the rows of a matrix among n shards; returns the (first, count) ranges of each. A section is (groups, units per group, rows per unit, is_tiled).
+    Divides the rows of a matrix among shards with these shares; returns the (first, count) ranges of each. A section is (groups, units per group, rows per unit, is_tiled).
     """

@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
         def on_start(url: str) -> None:
             if args.json:
                 facts = models.default.facts
-                names = [entry.name for entry in models.entries]
+                names = [entry.name for entry in models.firsts]
                 shown = {"url": url, "pid": os.getpid(), "model": facts.name, "models": names}
                 console.print_json({**shown, "context": facts.context, "slots": facts.slots})
             else:
@@ -89,6 +89,8 @@ def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: Se
         from lucebox.ray.run import run
     except ModuleNotFoundError as error:
         raise missing(error) from error
+    if any(spec.settings.replicas > 1 for spec in specs):
+        raise InvalidRequestError("--replicas is for one server; with --ray, use min_replicas of the table [ray]")
     scale = RaySettings.read(read_ray(args.models))
 
     def on_start(url: str) -> None:
@@ -116,7 +118,7 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
     with console.loading() as progress:
         # A model alone that loads now has its device to itself: the load itself plans it.
         planned = [None] if loads and len(specs) == 1 else plan_models(specs, progress)
-        _check_names([plan.name for plan in planned if plan is not None])
+        _check_names([plan.name for plan in planned if plan is not None and plan.spec.replica == 0])
         models = ModelSet(
             [ModelEntry(spec, plan) for spec, plan in zip(specs, planned, strict=True)],
             telemetry,

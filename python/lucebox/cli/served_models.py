@@ -56,23 +56,31 @@ def read_models(
                     f"--{flag.replace('_', '-')} is for one model, and there are {len(named)}: write NAME=MODEL, or "
                     "`alias` in a TOML file"
                 )
-    # The models share the cache's memory and disk; a folder is locked by the cache of one model.
-    n, folder = len(named), settings.prefix_cache_dir
-    settings = replace(
-        settings, prefix_cache=settings.prefix_cache // n, prefix_cache_disk=settings.prefix_cache_disk // n
-    )
+    folder = settings.prefix_cache_dir
     flags = dict(engine)
     limit = flags.pop("memory_limit", None)
     specs = []
     for one in named:
         own_settings, own_options = _fields_of(one)
-        if n > 1 and folder is not None:
+        if len(named) > 1 and folder is not None:
             file = one.name or Path(one.model).name
             own_settings["prefix_cache_dir"] = str(Path(folder) / quote(file, safe=""))
         own = replace(settings, **own_settings)
         chosen = EngineOptions(**{**flags, **own_options, "sessions": own.slots or DEFAULT_SESSIONS, "prefix_cache": 0})
-        specs.append(ModelSpec(one.model, chosen, own, offline, None if limit is None else parse_size(limit)))
-    return specs
+        spec = ModelSpec(one.model, chosen, own, offline, None if limit is None else parse_size(limit))
+        specs += spec.replicated()
+    return [_with_cache(spec, len(specs)) for spec in specs]
+
+
+def _with_cache(spec: ModelSpec, n: int) -> ModelSpec:
+    """The spec with its part of the prefix cache: all models and replicas share its memory and disk, and a folder is
+    locked by the cache of one."""
+    own = spec.settings
+    folder = own.prefix_cache_dir
+    if folder is not None and own.replicas > 1:
+        folder = str(Path(folder) / f"replica-{spec.replica}")
+    memory, disk = own.prefix_cache // n, own.prefix_cache_disk // n
+    return replace(spec, settings=replace(own, prefix_cache=memory, prefix_cache_disk=disk, prefix_cache_dir=folder))
 
 
 def read_ray(arguments: Sequence[str]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class LoadedDevice:
             return self
         if not plan.parts:
             return replace(self, others=())
-        what, sent = ("a part of every layer", "sums") if split == "tensor" else ("layers", "rows")
+        what, sent = ("layers", "rows") if split in ("auto", "layer") else ("a part of every layer", "sums")
         ways = f"{what} on {plan.place}, {sent} between them: {', '.join(links)}"
         return replace(
             self,

@@ -19,12 +19,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from lucebox.errors import InvalidRequestError
-from lucebox.ray.relayed import REPLICA_HEADER, Head, Relayed, model_tag, prefix_digests, stored_tag
+from lucebox.ray.relayed import REPLICA_HEADER, Head, Relayed, model_tag, stored_tag
 from lucebox.serve.app import middleware
 from lucebox.serve.body_route import SMALL
 from lucebox.serve.delivery import json_line, sse
 from lucebox.serve.errors import ApiError, body_of, overloaded
 from lucebox.serve.kept_streams import HEADER as STREAM_HEADER
+from lucebox.serve.prefix_digests import prefix_digests
 from lucebox.serve.security import error_response
 from lucebox.serve.settings import ServeSettings
 from lucebox.text.large_json import load_json

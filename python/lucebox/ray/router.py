@@ -12,16 +12,15 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from lucebox.ray.prefix_table import PrefixTable
 from lucebox.ray.relayed import Relayed, replica_tag
+from lucebox.serve.prefix_table import PrefixTable
 
 __all__ = ["PrefixRouter"]
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have no types
     def initialize_state(self, slots: int) -> None:
-        """slots: answers that a replica computes together. A prompt leaves the replica of its prefix when that replica
-        has this many requests more than the least busy one: then a whole round of answers would precede it there."""
+        """slots: as in `PrefixTable.holder`."""
         self._slots = slots
         self._prefixes: PrefixTable[ReplicaID] = PrefixTable()
 
@@ -39,11 +38,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have n
             if relayed.tag == replica_tag(one.replica_id.deployment_id.name, one.replica_id.unique_id):
                 return [[one]]
         known = {one.replica_id: one for one in candidate_replicas}
-        if found := self._prefixes.find(relayed.digests, known.keys()):
-            best = min(found, key=self._queue)
-            if self._queue(best) - min(map(self._queue, known)) < self._slots:
-                return [[known[best]], others]
-        return [others]
+        holder = self._prefixes.holder(relayed.digests, {one: self._queue(one) for one in known}, self._slots)
+        return [others] if holder is None else [[known[holder]], others]
 
     def _queue(self, replica: ReplicaID) -> int:
         """Requests at a replica, as far as this router knows."""

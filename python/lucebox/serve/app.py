@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from lucebox import __version__
 from lucebox.api import LLM
+from lucebox.errors import InvalidRequestError
 from lucebox.serve import web_ui
 from lucebox.serve.access_log import AccessLog
 from lucebox.serve.errors import ApiError, Kind, body_of
@@ -126,6 +127,8 @@ def middleware(settings: ServeSettings) -> list[Middleware]:
 
 def _set_of(llm: LLM, settings: ServeSettings) -> ModelSet:
     """The set of one model, which its caller keeps."""
+    if settings.replicas > 1:
+        raise InvalidRequestError("replicas are for `lucebox serve`, which loads them; this model is loaded already")
     telemetry = Telemetry.open(settings)
     spec = ModelSpec(llm.info.path, llm.options, settings, offline=True)
     return ModelSet([ModelEntry.pinned(llm, spec, telemetry)], telemetry, max_waiting=settings.max_queue)

@@ -17,7 +17,8 @@ from starlette.responses import Response
 
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.errors import ApiError
-from lucebox.serve.model_set import LEAVE
+from lucebox.serve.model_set import DIGESTS, LEAVE
+from lucebox.serve.prefix_digests import prefix_digests
 from lucebox.text.large_json import load_json
 
 __all__ = ["body_router"]
@@ -62,19 +63,22 @@ class _BodyRoute(APIRoute):
 
         async def parse_and_handle(request: Request) -> Response:
             if model is not None and (data := await request.body()):
+                with_digests = request.app.state.server.models.has_replicas
                 if len(data) <= SMALL:
-                    body = _parsed(data, model)
+                    body, digests = _parsed(data, model, with_digests)
                 else:
                     threads = _MEDIUM_THREADS if len(data) <= LARGE else _LARGE_THREADS
-                    body = await asyncio.get_running_loop().run_in_executor(threads, _parsed, data, model)
+                    loop = asyncio.get_running_loop()
+                    body, digests = await loop.run_in_executor(threads, _parsed, data, model, with_digests)
+                request.scope[DIGESTS] = digests
                 request = _ParsedRequest(request, body)
             return await handler(request)
 
         return handle
 
 
-def _parsed(data: bytes, model: type[BaseModel]) -> BaseModel:
-    """The body as an instance of the model.
+def _parsed(data: bytes, model: type[BaseModel], with_digests: bool) -> tuple[BaseModel, tuple[bytes, ...]]:
+    """The body as an instance of the model, and with_digests, the digests of its prompt's prefixes.
 
     Raises:
         ApiError: it is no JSON, or has too many values.
@@ -88,7 +92,7 @@ def _parsed(data: bytes, model: type[BaseModel]) -> BaseModel:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
         raise ApiError("invalid", f"the body is not JSON: {reason}") from None
     try:
-        return model.model_validate(value)
+        return model.model_validate(value), prefix_digests(value) if with_digests else ()
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
         raise RequestValidationError(

@@ -68,6 +68,16 @@ class ModelEntry:
         return self.facts.name
 
     @property
+    def title(self) -> str:
+        """Its name in messages, which tells replicas apart."""
+        return self.name if self.spec.settings.replicas == 1 else f"replica {self.spec.replica} of {self.name}"
+
+    @property
+    def n_requests(self) -> int:
+        """Requests that use it or wait for it."""
+        return self.n_users + (0 if self.running is None else sum(self.running.scheduler.counts()))
+
+    @property
     def is_busy(self) -> bool:
         """Whether a request uses it."""
         return self.n_users > 0 or (self.running is not None and not self.running.is_idle)

@@ -51,16 +51,17 @@ def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) ->
 
     Raises:
         OutOfMemoryError: a model does not fit even alone; the message names it.
-        InvalidRequestError: there are other models beside one that is on several devices.
+        InvalidRequestError: other models are on the devices of one that is on several devices.
         ModelNotFoundError, HubError, FormatError, UnsupportedError: as `LLM`.
     """
     specs = _share_scorers(specs, progress)
     alone = [_plan(spec, progress) for spec in specs]
-    for one in alone:
-        if len(alone) > 1 and "," in one.device:
+    devices = [set(one.device.split(",")) for one in alone]
+    for i, one in enumerate(alone):
+        if len(devices[i]) > 1 and any(devices[i] & other for j, other in enumerate(devices) if j != i):
             raise InvalidRequestError(
-                f"{one.name} is on several devices, {one.device}, and such a model is served alone: start a server for "
-                "each model, or name one device"
+                f"{one.name} is on several devices, {one.device}, and such a model shares none of them: start a server "
+                "for each model, or name one device"
             )
     found = list(alone)
     for device in dict.fromkeys(one.device for one in alone):

@@ -22,16 +22,19 @@ from lucebox.serve.engine_errors import closing
 from lucebox.serve.errors import ApiError, overloaded
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_plans import needed_room
+from lucebox.serve.prefix_table import PrefixTable
 from lucebox.serve.running_model import RunningModel
 from lucebox.serve.shared_scorer import SharedScorer
 from lucebox.serve.telemetry import Telemetry
 from lucebox.sizes import show_size
 
-__all__ = ["LEAVE", "ModelSet"]
+__all__ = ["DIGESTS", "LEAVE", "ModelSet"]
 
 T = TypeVar("T")
 LEAVE = "lucebox.leave"
 """The key of a request's scope that lists what to call when its route has ended."""
+DIGESTS = "lucebox.prefixes"
+"""The key of a request's scope that has the digests of its prefixes, where a model has replicas."""
 POLL_S = 0.02
 """How often an unload looks for the end of the last request."""
 RETRY_S = 10
@@ -54,6 +57,10 @@ class ModelSet:
         max_waiting: requests that may wait for a model to be loaded; wait_s: for how long.
         report: called with a line about each load and unload."""
         self.entries = tuple(entries)
+        """All models; the replicas of one follow each other."""
+        self._prefixes: dict[ModelEntry, PrefixTable[ModelEntry]] = {
+            first: PrefixTable() for first in entries if first.spec.settings.replicas > 1 and first.spec.replica == 0
+        }
         self.telemetry = telemetry
         self._keep_loaded_s = keep_loaded_s
         self._max_waiting = max_waiting
@@ -71,22 +78,36 @@ class ModelSet:
         """The model of requests that name none."""
         return self.entries[0]
 
+    @property
+    def firsts(self) -> tuple[ModelEntry, ...]:
+        """One entry of each model: its only one, or its first replica."""
+        return tuple(entry for entry in self.entries if entry.spec.replica == 0)
+
+    @property
+    def has_replicas(self) -> bool:
+        return bool(self._prefixes)
+
+    def replicas(self, first: ModelEntry) -> tuple[ModelEntry, ...]:
+        """All entries of a model."""
+        at = self.entries.index(first)
+        return self.entries[at : at + first.spec.settings.replicas]
+
     def find(self, requested: str | None) -> ModelEntry:
-        """The model of a name or an alias.
+        """The model of a name or an alias; of one with replicas, the first.
 
         Raises:
             ApiError: there is none.
         """
         if requested is None:
             return self.default
-        for entry in self.entries:
+        for entry in self.firsts:
             if requested == entry.name:
                 return entry
-        for entry in self.entries:
+        for entry in self.firsts:
             aliases = entry.spec.settings.alias
             if requested == entry.facts.loaded_by or any(fnmatchcase(requested, alias) for alias in aliases):
                 return entry
-        names = ", ".join(repr(entry.name) for entry in self.entries)
+        names = ", ".join(repr(entry.name) for entry in self.firsts)
         raise ApiError(
             "not_found",
             f"The model {requested!r} does not exist; this server has {names}",
@@ -105,42 +126,80 @@ class ModelSet:
 
     async def use(self, requested: str | None, request: Request) -> tuple[RunningModel, str]:
         """The model that a request names, loaded, and its name for the response: the requested one, because clients
-        compare the two. The model stays loaded until the request's route has ended; then its scheduler knows of the
-        request.
+        compare the two. Of replicas, the one that has the prefix of the request's prompt, else the least busy one. The
+        model stays loaded until the request's route has ended; then its scheduler knows of the request.
 
         Raises:
             ApiError: no such model, it cannot be loaded, too many requests wait for it, or the client has left.
         """
-        entry = self.find(requested)
+        first = self.find(requested)
+        entry = self._replica_for(first, request.scope.get(DIGESTS, ()))
         running = await self._enter(entry, request)
         request.scope.setdefault(LEAVE, []).append(partial(self._leave, entry))
         return running, requested or entry.name
 
+    def _replica_for(self, first: ModelEntry, digests: Sequence[bytes]) -> ModelEntry:
+        if (table := self._prefixes.get(first)) is None:
+            return first
+        queues = {one: one.n_requests for one in self.replicas(first)}
+        slots = first.facts.slots
+        loaded = {one: n for one, n in queues.items() if one.running is not None}
+        if loaded and min(loaded.values()) < slots:
+            queues = loaded  # no request waits for a load while a copy has a free slot
+        chosen = table.holder(digests, queues, slots) or min(queues, key=queues.__getitem__)
+        table.add(digests, chosen)
+        return chosen
+
     async def load(self, name: str, request: Request) -> ModelEntry:
-        """Loads a model, unless it is loaded.
+        """Loads a model with all its replicas, unless they are loaded.
 
         Raises:
             ApiError: as `use`.
         """
-        entry = self.find(name)
-        await self._enter(entry, request)
-        self._leave(entry)
-        return entry
+        first = self.find(name)
+        for entry in self.replicas(first):
+            await self._enter(entry, request)
+            self._leave(entry)
+        return first
 
     async def unload(self, name: str) -> ModelEntry:
-        """Unloads a model, if it is loaded.
+        """Unloads a model with all its replicas, if they are loaded.
 
         Raises:
             ApiError: no such model, or it is busy or pinned.
         """
-        entry = self.find(name)
-        if entry.is_pinned:
-            raise ApiError("unsupported", f"the program that serves {entry.name!r} keeps it loaded")
-        if entry.is_busy:
-            raise ApiError("conflict", f"{entry.name!r} is busy: it is unloaded only while no request uses it")
+        first = self.find(name)
+        if first.is_pinned:
+            raise ApiError("unsupported", f"the program that serves {first.name!r} keeps it loaded")
+        replicas = self.replicas(first)
+        if any(entry.is_busy for entry in replicas):
+            raise ApiError("conflict", f"{first.name!r} is busy: it is unloaded only while no request uses it")
         async with self._moving:
-            await self._unload(entry, "as requested")
-        return entry
+            for entry in replicas:
+                await self._unload(entry, "as requested")
+        return first
+
+    def status(self, first: ModelEntry) -> dict[str, Any]:
+        """The state and memory of a model: of one with replicas, their sums, and each in `replicas`."""
+        each = [entry.status() for entry in self.replicas(first)]
+        if len(each) == 1:
+            return each[0]
+        states = [one["value"] for one in each]
+        sums = ("memory_bytes", "available_bytes", "slots", "running", "waiting", "loads")
+        longest = {
+            name: max((one[name] for one in each if one[name] is not None), default=None)
+            for name in ("load_s", "unload_s")
+        }
+        return {
+            **each[0],
+            "value": next(one for one in ("loaded", "loading", "unloading", "failed", "unloaded") if one in states),
+            "device": ",".join(one["device"] for one in each),
+            **{name: sum(one[name] for one in each) for name in sums},
+            **longest,
+            "idle_s": None if any(one["idle_s"] is None for one in each) else min(one["idle_s"] for one in each),
+            "error": next((one["error"] for one in each if one["error"]), None),
+            "replicas": each,
+        }
 
     async def _enter(self, entry: ModelEntry, request: Request) -> RunningModel:
         if self._is_closed:
@@ -208,31 +267,31 @@ class ModelSet:
             (other for other in beside if not other.is_pinned),
             key=lambda other: (other.is_busy, other.running.last_used if other.running else 0),
         )
-        names = needed_room(entry.facts.n_bytes, free_bytes, [(other.name, other.facts.n_bytes) for other in ordered])
-        return [other for other in ordered if other.name in names]
+        names = needed_room(entry.facts.n_bytes, free_bytes, [(other.title, other.facts.n_bytes) for other in ordered])
+        return [other for other in ordered if other.title in names]
 
     async def _load(self, entry: ModelEntry) -> LuceboxError | None:
         """Loads a model after those that must leave for it; returns the error of a load that failed."""
         try:
             async with self._moving:
                 while leaving := self.leaving_for(entry):
-                    await self._unload(leaving[0], f"for {entry.name}")
+                    await self._unload(leaving[0], f"for {entry.title}")
                 if self._is_closed or entry.n_users == 0:
                     return None
                 entry.is_opening = True
                 began = time.monotonic()
                 entry.take(await _in_thread(partial(entry.open, self.telemetry)), time.monotonic() - began)
                 self._report(
-                    f"loaded {entry.name} in {entry.load_s:.2f} s: {show_size(entry.facts.n_bytes)} of "
+                    f"loaded {entry.title} in {entry.load_s:.2f} s: {show_size(entry.facts.n_bytes)} of "
                     f"{show_size(entry.facts.available_bytes)} on {entry.facts.device}"
                 )
         except LuceboxError as error:
             entry.error = str(error)
-            self._report(f"{entry.name} cannot be loaded: {error}")
+            self._report(f"{entry.title} cannot be loaded: {error}")
             return error
         except Exception as error:
             entry.error = type(error).__name__
-            self._report(f"{entry.name} cannot be loaded: {error!r}")
+            self._report(f"{entry.title} cannot be loaded: {error!r}")
             return InternalError(entry.error)
         finally:
             entry.is_opening, entry.loading = False, None
@@ -251,7 +310,7 @@ class ModelSet:
             began = time.monotonic()
             await _in_thread(running.close)
             entry.unload_s = time.monotonic() - began
-            self._report(f"unloaded {entry.name} in {entry.unload_s:.2f} s, {why}")
+            self._report(f"unloaded {entry.title} in {entry.unload_s:.2f} s, {why}")
 
     # --- the life of the set
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions
 from lucebox.serve.settings import ServeSettings
 from lucebox.serve.shared_scorer import SharedScorer
@@ -12,7 +13,7 @@ from lucebox.sizes import parse_size
 
 __all__ = ["OWN_OPTIONS", "OWN_SETTINGS", "ModelSpec"]
 
-OWN_SETTINGS = ("alias", "profile", "chat_template_kwargs", "slots", "max_tokens")
+OWN_SETTINGS = ("alias", "profile", "chat_template_kwargs", "slots", "max_tokens", "replicas")
 """Fields of ServeSettings that each model may have for itself."""
 OWN_OPTIONS = tuple(
     field.name for field in fields(EngineOptions) if field.name not in ("seed", "sessions", "prefix_cache")
@@ -35,9 +36,32 @@ class ModelSpec:
     """Bytes of the device that all models of the server may use together. None: all that is free."""
     scorer: SharedScorer | None = None
     """The scorer that it shares with other models; None: it has its own, or none."""
+    replica: int = 0
+    """Which of the model's `settings.replicas` copies it is."""
 
     def with_options(self, **options: Any) -> ModelSpec:
         return replace(self, options=replace(self.options, **options))
+
+    def replicated(self) -> list[ModelSpec]:
+        """The copies of the model, each with its part of the devices.
+
+        Raises:
+            InvalidRequestError: the devices cannot be divided among the copies.
+        """
+        n, devices = self.settings.replicas, self.options.device.split(",")
+        if n == 1:
+            return [self]
+        if len(devices) % n:
+            raise InvalidRequestError(
+                f"{n} replicas of {self.model} need devices of their own: name {n} of them, or a multiple, as --device "
+                f"cuda:0,cuda:1; got {self.options.device!r}"
+            )
+        if self.settings.kv_events is not None:
+            raise InvalidRequestError("--kv-events is for models with one replica: its events do not name replicas")
+        each = len(devices) // n
+        return [
+            replace(self.with_options(device=",".join(devices[i * each : (i + 1) * each])), replica=i) for i in range(n)
+        ]
 
     def keywords(self) -> dict[str, Any]:
         """The options as keywords of `LLM`, within the limit."""

@@ -49,6 +49,9 @@ class ServeSettings:
     request's own come before them. None: no variables."""
     slots: int | None = None
     """Requests that run concurrently, in turns, each with its own context. None: 4, or fewer if memory is short."""
+    replicas: int = 1
+    """Copies of the model, each with an equal part of the devices of --device. A request goes to the copy that has its
+    prefix, else to the less busy one."""
     prefix_cache: int = field(default=2 << 30, metadata=SIZE)
     """Main memory for the prefix cache, so that common prefixes of prompts are computed once. 0: a prompt
     reuses only what its slot has."""
@@ -105,6 +108,7 @@ class ServeSettings:
         for name in (
             "slots",
             "max_tokens",
+            "replicas",
             "max_body",
             "request_timeout",
             "body_timeout",

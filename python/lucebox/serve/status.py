@@ -24,13 +24,13 @@ def metrics_text(server: Server) -> str:
     lines = [*server.metrics.lines()]
     for name, (doc, read) in MODEL_GAUGES.items():
         rows = [
-            (f'{{model="{label(entry.name)}"}}', float(read(entry.running)))
+            (f"{{{_labels(entry)}}}", float(read(entry.running)))
             for entry in server.models.entries
             if entry.running is not None
         ]
         lines += exposition(name, "gauge", doc, rows)
     lines += _vllm_gauges(server)
-    models = [(f'{{model="{label(entry.name)}"}}', float(entry.running is not None)) for entry in server.models.entries]
+    models = [(f"{{{_labels(entry)}}}", float(entry.running is not None)) for entry in server.models.entries]
     lines += exposition("lucebox_model_loaded", "gauge", "Whether the model is in memory, 1 or 0.", models)
     started = [("", server.metrics.started_at)]
     lines += exposition("lucebox_start_time_seconds", "gauge", "Start of the server in Unix time.", started)
@@ -66,19 +66,25 @@ MODEL_GAUGES: dict[str, tuple[str, Callable[[RunningModel], float]]] = {
 """Gauges of a loaded model."""
 
 
+def _labels(entry: ModelEntry) -> str:
+    replica = "" if entry.spec.settings.replicas == 1 else f',replica="{entry.spec.replica}"'
+    return f'model="{label(entry.name)}"{replica}'
+
+
 def _vllm_gauges(server: Server) -> Iterator[str]:
-    """The gauges that routers read from vLLM, under its names and labels."""
-    running = [(entry.name, entry.running) for entry in server.models.entries if entry.running is not None]
+    """The gauges that routers read from vLLM, under its names and labels. A replica is an engine."""
+    running = [
+        (f'engine="{entry.spec.replica}",model_name="{label(entry.name)}"', entry.running)
+        for entry in server.models.entries
+        if entry.running is not None
+    ]
 
     def rows(read: Callable[[RunningModel], float]) -> list[tuple[str, float]]:
-        return [(f'{{engine="0",model_name="{label(name)}"}}', float(read(one))) for name, one in running]
+        return [(f"{{{labels}}}", float(read(one))) for labels, one in running]
 
     waiting, active = rows(lambda one: one.scheduler.counts()[0]), rows(lambda one: one.scheduler.counts()[1])
     usage = rows(lambda one: 1 - one.n_free_pages / one.n_pages)
-    config = [
-        (f'{{engine="0",model_name="{label(name)}",block_size="{PAGE}",num_gpu_blocks="{one.n_pages}"}}', 1.0)
-        for name, one in running
-    ]
+    config = [(f'{{{labels},block_size="{PAGE}",num_gpu_blocks="{one.n_pages}"}}', 1.0) for labels, one in running]
     yield from exposition("vllm:num_requests_waiting", "gauge", "Requests in the queue.", waiting)
     yield from exposition("vllm:num_requests_running", "gauge", "Requests on a slot.", active)
     yield from exposition("vllm:kv_cache_usage_perc", "gauge", "Used pages of the KV cache, 0 to 1.", usage)
@@ -92,18 +98,21 @@ def device_loads(models: ModelSet) -> dict[str, DeviceLoad]:
 
 
 def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
-    """The counters of the server, and the state of a model; null stands for what only a loaded model has."""
+    """The counters of the server, and the state of a model; null stands for what only a loaded model has.
+
+    entry: of a model with replicas, the first.
+    """
     metrics = server.metrics
-    state = entry.status()
+    state = server.models.status(entry)
     return {
         "version": __version__,
         "model": entry.name,
-        "models": {one.name: one.status() for one in server.models.entries},
+        "models": {one.name: server.models.status(one) for one in server.models.firsts},
         "state": state["value"],
         "context": entry.facts.context,
-        "device": entry.facts.device,
+        "device": state["device"],
         "uptime_s": time.time() - metrics.started_at,
-        "slots": entry.facts.slots,
+        "slots": state["slots"],
         "waiting": state["waiting"],
         "running": state["running"],
         "totals": {

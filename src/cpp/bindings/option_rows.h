@@ -25,11 +25,6 @@ inline Words<Isa> words() {
 }
 
 template <>
-inline Words<SplitMode> words() {
-  return {{"auto", SplitMode::kAuto}, {"layer", SplitMode::kLayer}, {"tensor", SplitMode::kTensor}};
-}
-
-template <>
 inline Words<DecodePath> words() {
   return {{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}, {"megakernel", DecodePath::kMegakernel}};
 }

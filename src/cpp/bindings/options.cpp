@@ -59,6 +59,16 @@ void read(KvTypes* member, const char* name, nb::handle value) {
   *member = *types;
 }
 
+// "auto", "layer", "tensor", or shares such as "3,1".
+void read(SplitChoice* member, const char* name, nb::handle value) {
+  std::string text;
+  cast_to(&text, name, value);
+  const auto choice = split_from_text(text);
+  LB_CHECK(choice, kInvalid, name, " must be auto, layer, tensor, or a share from 1 to 1000 for each device, as 3,1; ",
+           "got \"", text, "\"");
+  *member = *choice;
+}
+
 // owner: "the engine", for errors.
 template <class Struct, class... Fields>
 Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Fields...>& fields, const char* owner) {
@@ -83,7 +93,7 @@ nb::object object_of(const T& value) {
     for (const auto& [word, meant] : words<T>())
       if (meant == value) name = nb::str(word);
     return name;
-  } else if constexpr (std::is_same_v<T, KvTypes>) {
+  } else if constexpr (std::is_same_v<T, KvTypes> || std::is_same_v<T, SplitChoice>) {
     return nb::str(to_string(value).c_str());
   } else {
     return nb::cast(value);

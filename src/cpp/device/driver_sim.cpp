@@ -70,6 +70,8 @@ struct Device {
   std::map<void*, size_t> blocks;
   size_t used = 0, pinned = 0;      // bytes; pinned: guarded by the mutex of all pinned memory
   std::atomic<double> delay_s = 0;  // of the next kernel
+  std::atomic<bool> has_fault = false;
+  lb_sim_link_fault fault{};  // guarded by the mutex
 };
 Device devices[kDevices];
 thread_local Device* current = &devices[0];
@@ -439,6 +441,21 @@ Status occupancy(int* blocks, Handle kernel, int threads, size_t dynamic_shared)
   return 0;
 }
 
+int run_kernel(const Kernel& kernel, Device& device, const lb_sim_launch& job, std::span<char> why) {
+  if (!device.has_fault || kernel.image->run_with_fault == nullptr)
+    return kernel.image->run(&job, why.data(), why.size());
+  lb_sim_link_fault fault;
+  {
+    const std::lock_guard lock(device.mutex);
+    fault = device.fault;
+  }
+  const int result = kernel.image->run_with_fault(&job, &fault, why.data(), why.size());
+  const std::lock_guard lock(device.mutex);
+  device.fault = fault;
+  device.has_fault = fault.n_wrong > 0;
+  return result;
+}
+
 Status submit_launch(Handle kernel, const lb_sim_launch& launch, Handle stream, void** params) {
   const Kernel& k = *static_cast<Kernel*>(kernel);
   const auto count = [](const uint32_t n[3]) { return uint64_t(n[0]) * n[1] * n[2]; };
@@ -454,13 +471,13 @@ Status submit_launch(Handle kernel, const lb_sim_launch& launch, Handle stream, 
       return failed(kTooManyBlocks, cat(count(launch.grid), " blocks, ", blocks * kSms, " fit"));
   }
   const auto* bytes = static_cast<const std::byte*>(params[0]);
-  std::atomic<double>& delay = static_cast<Stream*>(stream)->device->delay_s;
-  return submit(stream, [&k, &delay, job = launch, p = std::vector(bytes, bytes + k.info->params_bytes)]() mutable {
-    if (const double seconds = delay.exchange(0); seconds > 0)
+  Device& device = *static_cast<Stream*>(stream)->device;
+  return submit(stream, [&k, &device, job = launch, p = std::vector(bytes, bytes + k.info->params_bytes)]() mutable {
+    if (const double seconds = device.delay_s.exchange(0); seconds > 0)
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     char why[1024] = "";
     job.params = p.data();
-    return k.image->run(&job, why, sizeof why) == 0 ? 0 : failed(kSimFault, why);
+    return run_kernel(k, device, job, why) == 0 ? 0 : failed(kSimFault, why);
   });
 }
 
@@ -580,6 +597,12 @@ Driver make() {
 }  // namespace
 
 void delay_sim_device(int device, double seconds) { devices[device].delay_s = seconds; }
+
+void corrupt_sim_link(int device, uint64_t flipped, uint32_t every, uint32_t n_wrong) {
+  const std::lock_guard lock(devices[device].mutex);
+  devices[device].fault = {flipped, every, n_wrong, 0};
+  devices[device].has_fault = n_wrong > 0;
+}
 
 const Driver& sim_driver() {
   static const Driver sim = make();

@@ -32,13 +32,15 @@ const SimImage* load_sim_image(std::string bytes, std::string& why) {
   }
   const auto kernels = reinterpret_cast<lb_sim_kernels_function*>(::dlsym(library, "lb_sim_kernels"));
   const auto run = reinterpret_cast<lb_sim_run_function*>(::dlsym(library, "lb_sim_run"));
+  const auto run_with_fault =
+      reinterpret_cast<lb_sim_run_with_fault_function*>(::dlsym(library, "lb_sim_run_with_fault"));
   if (kernels == nullptr || run == nullptr) {
     why = "a library without lb_sim_kernels and lb_sim_run";
     return nullptr;
   }
   int count = 0;
   const lb_sim_kernel* first = kernels(&count);
-  return &images.emplace(std::move(bytes), SimImage{{first, size_t(count)}, run}).first->second;
+  return &images.emplace(std::move(bytes), SimImage{{first, size_t(count)}, run, run_with_fault}).first->second;
 }
 
 }  // namespace lb::gpu

@@ -4,13 +4,14 @@
 #include <span>
 #include <string>
 
-#include "device/sim_abi.h"
+#include "device/sim_fault.h"
 
 namespace lb::gpu {
 
 struct SimImage {
   std::span<const lb_sim_kernel> kernels;
   lb_sim_run_function* run;
+  lb_sim_run_with_fault_function* run_with_fault;  // null: the library has none
 };
 
 // Loads the ELF file in `bytes`; returns null and sets `why` when it is no sim pack. Equal bytes give the same image.

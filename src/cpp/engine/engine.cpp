@@ -105,6 +105,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   f.add_value(options.activations);
   if (options.sparse_prefill > 0) f.add_value(options.sparse_prefill);
   if (n_ranks > 1) f.add_value(n_ranks);
+  for (const int share : options.split.shares) f.add_value(share);
   const RopeAngles& rope = model.rope();
   f.add(rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
   f.add_value(rope.scale);

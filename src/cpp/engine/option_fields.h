@@ -8,13 +8,9 @@
 #include "cpu/cpu_stream.h"
 #include "ops/linear.h"
 #include "quant/kv_names.h"
+#include "weights/split.h"
 
 namespace lb {
-
-// How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
-// every layer, and all compute together), or "auto": the first device alone if the whole model fits there with its
-// context, else by layers.
-enum class SplitMode { kAuto, kLayer, kTensor };
 
 // How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.
 enum class DecodePath { kAuto, kGraph, kMegakernel };
@@ -40,9 +36,9 @@ struct ModelOptions {
 
 struct EngineFields : ModelOptions {
   // How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
-  // every layer, and all compute together), or "auto": the first device alone if the whole model fits there with its
-  // context, else by layers.
-  SplitMode split = SplitMode::kAuto;
+  // every layer, and all compute together), each device's share of every layer ("3,1"), or "auto": the first device
+  // alone if the whole model fits there with its context, else by layers.
+  SplitChoice split;
   // Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. 0: a context for each of
   // `sessions`, or the most that fits, at least one context.
   int kv_tokens = 0;

@@ -204,8 +204,9 @@ SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions
   SplitPlan split;
   split.parts.resize(n);
   std::vector<const Models*> all;
+  const std::vector<int> shares = options.split.shares.empty() ? std::vector<int>(n, 1) : options.split.shares;
   for (int rank = 0; rank < n; ++rank) {
-    Models own{opened.models.target->slice(rank, n), nullptr};
+    Models own{opened.models.target->slice(rank, shares), nullptr};
     own.draft = opened.make_draft(*own.target);
     if (own.draft) own.draft->use_device_types();
     split.ranks.push_back(std::move(own));
@@ -222,16 +223,20 @@ SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions
 SplitPlan make_split_plan(const OpenModels& opened, Devices devices, EngineOptions& options, VisionTower* tower) {
   const Models& models = opened.models;
   const size_t file_bytes = opened.file_bytes();
+  const std::vector<int>& shares = options.split.shares;
+  LB_CHECK(shares.empty() || shares.size() == devices.size(), kInvalid, "split = ", to_string(options.split), " has ",
+           shares.size(), " shares for ", devices.size(), devices.size() == 1 ? " device" : " devices", " (",
+           names_of(devices), "). Give one share for each device");
   if (devices.size() == 1) return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower)};
   LB_CHECK(!asks_for_slots(options), kUnsupported,
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
-  if (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
+  if (options.split.mode == SplitChoice::Mode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
     return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
   LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
            " read keys and values of other layers, or inputs of their own, which models on several devices (",
            names_of(devices), ") do not support. Name one device");
-  return options.split == SplitMode::kTensor ? split_tensors(opened, devices, options, tower)
-                                             : split_layers(models, devices, file_bytes, options, tower);
+  return options.split.mode == SplitChoice::Mode::kTensor ? split_tensors(opened, devices, options, tower)
+                                                          : split_layers(models, devices, file_bytes, options, tower);
 }
 
 }  // namespace lb

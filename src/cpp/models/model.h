@@ -212,9 +212,9 @@ class Model final : public Network {
 
   // --- a rank of a model that is split by tensors
   static constexpr int kGatherRows = 32;  // rows of logits that the ranks exchange together
-  // The model that rank `rank` of n computes: its share of the heads, of the feed-forward network and of the head's
-  // rows. It points into this model's file and copies. Throws kUnsupported if the model cannot be divided by n.
-  std::unique_ptr<Model> slice(int rank, int n) const;
+  // The model that rank `rank` computes: its share of the heads, of the feed-forward network and of the head's rows. It
+  // points into this model's file and copies. shares: [ranks]. Throws kUnsupported if the model cannot be divided so.
+  std::unique_ptr<Model> slice(int rank, std::span<const int> shares) const;
   // Call before forward() and head() of a slice. logits: [kGatherRows, own_vocab()] in the rank's memory, for its
   // share.
   void join(const RankMailboxes& ranks, float* logits) {

@@ -22,7 +22,7 @@ Ranges whole(int n) { return {{0, n}}; }
 
 class Slicer {
  public:
-  Slicer(int rank, int n) : rank_(rank), n_(n) {}
+  Slicer(int rank, std::span<const int> shares) : rank_(rank), n_(int(shares.size())), shares_(shares) {}
 
   HostCopies take_copies() { return std::move(copies_); }
 
@@ -41,7 +41,7 @@ class Slicer {
   }
   Ranges ranges(const Split& split, const Matrix& m) const {
     try {
-      return shard_of(split, m.n_out, m.n_in, rank_, n_);
+      return shard_of(split, m.n_out, m.n_in, rank_, shares_);
     } catch (const Error& error) {
       fail(error.code(), m.name, ": ", error.what(), ". Use another number of devices, or split = layer");
     }
@@ -101,7 +101,7 @@ class Slicer {
              "]: ", n_, " ranks cannot divide ", down.n_in, " columns in blocks of ", unit, " values (",
              info(down.block_type).name, "). Use fewer devices, or split = layer");
     const Split split{Split::Axis::kColumns, {{n_units, 1, unit}}};
-    return shard_of(split, down.n_out, down.n_in, rank_, n_).front();
+    return shard_of(split, down.n_out, down.n_in, rank_, shares_).front();
   }
 
   SwiGluMlp slice(const SwiGluMlp& mlp) {
@@ -140,14 +140,16 @@ class Slicer {
 
  private:
   int rank_, n_;
+  std::span<const int> shares_;  // [ranks]
   HostCopies copies_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> Model::slice(int rank, int n) const {
+std::unique_ptr<Model> Model::slice(int rank, std::span<const int> shares) const {
   LB_ASSERT(is_divisible());
-  Slicer slicer(rank, n);
+  const int n = static_cast<int>(shares.size());
+  Slicer slicer(rank, shares);
   Weights own;
   own.embedding = weights_.embedding;
   const Matrix& head = info_.tied ? weights_.embedding : weights_.head;
@@ -175,7 +177,7 @@ std::unique_ptr<Model> Model::slice(int rank, int n) const {
   auto model = std::make_unique<Model>(std::move(info), std::move(own));
   model->rank_ = rank;
   for (int each = 0; each < n; ++each)
-    model->vocab_shares_.push_back(count_of(shard_of(vocab, head.n_out, head.n_in, each, n)));
+    model->vocab_shares_.push_back(count_of(shard_of(vocab, head.n_out, head.n_in, each, shares)));
   return model;
 }
 

@@ -1,21 +1,35 @@
 #include "weights/split.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace lb {
 namespace {
 
-// Part `rank` of n of `count` items, as even as possible.
-SplitRange part_of(int count, int rank, int n) {
-  const int first = static_cast<int>(int64_t{count} * rank / n);
-  return {first, static_cast<int>(int64_t{count} * (rank + 1) / n) - first};
+constexpr int kMaxShare = 1000;
+
+// Part `rank` of `count` items, as close to its share as whole items allow, and at least one item.
+SplitRange part_of(int count, int rank, std::span<const int> shares) {
+  const int n = static_cast<int>(shares.size());
+  const int64_t total = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const auto start_of = [&](int shard) {
+    const int64_t before = std::accumulate(shares.begin(), shares.begin() + shard, int64_t{0});
+    const int64_t nearest = (2 * count * before + total) / (2 * total);
+    return static_cast<int>(std::clamp<int64_t>(nearest, shard, count - (n - shard)));
+  };
+  const int first = start_of(rank);
+  return {first, start_of(rank + 1) - first};
 }
 
 // The units of a shard that shares a group with other shards.
-SplitRange within_a_group(const SplitSection& section, int rank, int n) {
+SplitRange within_a_group(const SplitSection& section, int rank, std::span<const int> shares) {
+  const int n = static_cast<int>(shares.size());
+  LB_CHECK(std::ranges::count(shares, shares[0]) == n, kUnsupported, n, " shards have unequal shares and only ",
+           section.groups, " groups of heads: every shard needs one of its own");
   const int group = static_cast<int>(int64_t{section.groups} * rank / n), sharers = n / section.groups;
   if (section.units_per_group == 1) return {group, 1};
   LB_CHECK(!section.is_tiled && n % section.groups == 0 && section.units_per_group % sharers == 0, kUnsupported, n,
@@ -25,9 +39,9 @@ SplitRange within_a_group(const SplitSection& section, int rank, int n) {
 }
 
 // The section's part of shard `rank`, in units.
-std::vector<SplitRange> units_of(const SplitSection& section, int rank, int n) {
-  if (n > section.groups) return {within_a_group(section, rank, n)};
-  const SplitRange groups = part_of(section.groups, rank, n);
+std::vector<SplitRange> units_of(const SplitSection& section, int rank, std::span<const int> shares) {
+  if (std::ssize(shares) > section.groups) return {within_a_group(section, rank, shares)};
+  const SplitRange groups = part_of(section.groups, rank, shares);
   if (!section.is_tiled) return {{groups.first * section.units_per_group, groups.count * section.units_per_group}};
   std::vector<SplitRange> units;
   for (int round = 0; round < section.units_per_group; ++round)
@@ -37,14 +51,14 @@ std::vector<SplitRange> units_of(const SplitSection& section, int rank, int n) {
 
 }  // namespace
 
-std::vector<SplitRange> shard_of(const Split& split, int n_out, int n_in, int rank, int n) {
-  LB_ASSERT(n >= 1 && rank >= 0 && rank < n);
+std::vector<SplitRange> shard_of(const Split& split, int n_out, int n_in, int rank, std::span<const int> shares) {
+  LB_ASSERT(rank >= 0 && rank < std::ssize(shares));
   const int length = split.axis == Split::Axis::kColumns ? n_in : n_out;
   if (split.axis == Split::Axis::kNone) return {{0, length}};
   std::vector<SplitRange> ranges;
   int start = 0;
   for (const SplitSection& section : split.sections) {
-    for (const SplitRange& units : units_of(section, rank, n)) {
+    for (const SplitRange& units : units_of(section, rank, shares)) {
       const int first = start + units.first * section.unit;
       const int end = std::min(first + units.count * section.unit, length);  // the last block may be partial
       if (end <= first) continue;
@@ -57,6 +71,33 @@ std::vector<SplitRange> shard_of(const Split& split, int n_out, int n_in, int ra
   }
   LB_ASSERT(start >= length && start - length < Split::kBlock);
   return ranges;
+}
+
+std::string to_string(const SplitChoice& choice) {
+  if (choice.mode == SplitChoice::Mode::kAuto) return "auto";
+  if (choice.mode == SplitChoice::Mode::kLayer) return "layer";
+  if (choice.shares.empty()) return "tensor";
+  std::string text;
+  for (const int share : choice.shares) text += cat(text.empty() ? "" : ",", share);
+  return text;
+}
+
+std::optional<SplitChoice> split_from_text(std::string_view text) {
+  if (text == "auto") return SplitChoice{};
+  if (text == "layer") return SplitChoice{SplitChoice::Mode::kLayer};
+  SplitChoice choice{SplitChoice::Mode::kTensor};
+  if (text == "tensor") return choice;
+  for (const char *at = text.data(), *const end = at + text.size();; ++at) {
+    int share = 0;
+    const auto [stop, error] = std::from_chars(at, end, share);
+    if (error != std::errc() || share < 1 || share > kMaxShare) return std::nullopt;
+    choice.shares.push_back(share);
+    if (stop == end) break;
+    if (*stop != ',') return std::nullopt;
+    at = stop;
+  }
+  if (choice.shares.size() < 2) return std::nullopt;
+  return choice;
 }
 
 }  // namespace lb

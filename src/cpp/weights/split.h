@@ -2,6 +2,10 @@
 // declares it. shard_of() returns one rank's part; models/slice.cpp makes that rank's model.
 #pragma once
 
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace lb {
@@ -45,9 +49,24 @@ struct SplitRange {
   int first, count;
 };
 
-// The rows or columns of shard `rank` of n, ascending; the whole matrix if it is not divided. If there are fewer
-// single-unit groups than shards, as with KV heads, each group is replicated on several shards. Throws kUnsupported if
-// a group's units cannot be divided evenly among n shards.
-std::vector<SplitRange> shard_of(const Split& split, int n_out, int n_in, int rank, int n);
+// The rows or columns of shard `rank`, ascending; the whole matrix if it is not divided. shares: [shards] {3, 1} gives
+// shard 0 about three of four groups, and every shard at least one. If there are fewer single-unit groups than shards,
+// as with KV heads, each group is replicated on several shards. Throws kUnsupported if a group's units cannot be
+// divided evenly among the shards.
+std::vector<SplitRange> shard_of(const Split& split, int n_out, int n_in, int rank, std::span<const int> shares);
+
+// How a model is divided among several devices.
+struct SplitChoice {
+  // Layers on each device; a part of every layer on each; or auto: the first device alone if the whole model fits there
+  // with its context, else layers.
+  enum class Mode { kAuto, kLayer, kTensor };
+  Mode mode = Mode::kAuto;
+  std::vector<int> shares{};  // of each device, with kTensor; empty: equal ones
+
+  friend bool operator==(const SplitChoice&, const SplitChoice&) = default;
+};
+// "auto", "layer", "tensor", or the shares: "3,1".
+std::string to_string(const SplitChoice& choice);
+std::optional<SplitChoice> split_from_text(std::string_view text);
 
 }  // namespace lb

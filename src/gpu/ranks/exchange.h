@@ -64,12 +64,16 @@ struct Exchange {
   }
 
   // Call after the block has stored its rows for all peers: waits for the rows of the peers' blocks of this index.
-  LB_DEVICE void swap_rows() {
+  // is_second: the second time within an exchange, which a peer may have reached before this block sees its first flag.
+  LB_DEVICE void swap_rows(bool is_second = false) {
     block_barrier();
     const int peer = thread_id();
     if (peer < ranks.n && peer != ranks.rank) {
-      store_release_system(flag(peer, ranks.rank), tag);
-      wait(peer, [&] { return load_acquire_system(flag(ranks.rank, peer)) == tag; });
+      store_release_system(flag(peer, ranks.rank), 2 * tag + is_second);
+      wait(peer, [&] {
+        const uint32_t seen = load_acquire_system(flag(ranks.rank, peer));
+        return seen == 2 * tag + 1 || (seen == 2 * tag && !is_second);
+      });
     }
     block_barrier();
   }
@@ -84,14 +88,20 @@ struct Exchange {
   }
 };
 
-// Values [first, end) of `count` that a block exchanges: multiples of 4 but for the last.
-struct BlockSpan {
+// Part i of n of the values [0, count): multiples of 4 but for the last.
+struct Span {
   long first, end;
-  LB_DEVICE explicit BlockSpan(long count) {
-    const long each = ((count + n_blocks() - 1) / n_blocks() + 3) / 4 * 4;
-    first = each * block_id() < count ? each * block_id() : count;
+  LB_DEVICE Span(long count, int i, int n) {
+    const long each = ((count + n - 1) / n + 3) / 4 * 4;
+    first = each * i < count ? each * i : count;
     end = first + each < count ? first + each : count;
   }
+};
+
+// The part that a block exchanges, of `count` values, or of a span.
+struct BlockSpan : Span {
+  LB_DEVICE explicit BlockSpan(long count) : Span(count, block_id(), n_blocks()) {}
+  LB_DEVICE explicit BlockSpan(const Span& of) : BlockSpan(of.end - of.first) { first += of.first, end += of.first; }
 };
 
 }  // namespace lb::gpu

@@ -231,9 +231,9 @@ async def completion(body: CompletionRequest, request: Request) -> Response:
     responses={401: ERRORS[401], 403: ERRORS[403]},
 )
 async def slots(request: Request, model: str | None = None) -> Response:
-    running = server_of(request).models.find(model).running
-    if running is None:
-        return JSONResponse([])
+    models = server_of(request).models
+    loaded = [entry.running for entry in models.replicas(models.find(model)) if entry.running is not None]
+    slots = [(running, is_busy) for running in loaded for is_busy in running.scheduler.busy()]
     facts = [
         {
             "id": i,
@@ -241,7 +241,7 @@ async def slots(request: Request, model: str | None = None) -> Response:
             "speculative": running.model.loaded.options.draft != "none",
             "is_processing": is_busy,
         }
-        for i, is_busy in enumerate(running.scheduler.busy())
+        for i, (running, is_busy) in enumerate(slots)
     ]
     return JSONResponse(facts)
 

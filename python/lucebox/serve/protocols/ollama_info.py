@@ -37,7 +37,7 @@ router = body_router()
 
 @router.get("/api/tags", **documented("Lists the models, in Ollama's format.", OLLAMA_ERRORS, streams=False))
 async def tags(request: Request) -> Response:
-    entries = server_of(request).models.entries
+    entries = server_of(request).models.firsts
     return JSONResponse({"models": [_facts(entry) | {"modified_at": _modified_at(entry)} for entry in entries]})
 
 
@@ -53,8 +53,8 @@ async def loaded(request: Request) -> Response:
                     "size_vram": 0 if entry.facts.device == "cpu" or entry.info is None else entry.info.file_bytes,
                     "context_length": entry.facts.context,
                 }
-                for entry in models.entries
-                if entry.running is not None
+                for entry in models.firsts
+                if any(one.running is not None for one in models.replicas(entry))
             ]
         }
     )

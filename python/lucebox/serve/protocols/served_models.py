@@ -21,7 +21,7 @@ router = body_router()
 @router.get("/v1/models", **documented("Lists the models.", ERRORS, streams=False))
 async def models(request: Request) -> Response:
     server = server_of(request)
-    data = [_document(server, entry) for entry in server.models.entries]
+    data = [_document(server, entry) for entry in server.models.firsts]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
@@ -62,5 +62,10 @@ def _document(server: Server, entry: ModelEntry) -> dict[str, Any]:
         "max_model_len": context,
         "max_input_tokens": context,
         "max_tokens": min(entry.spec.settings.max_tokens or context, context),
-        "status": entry.status() | {"would_unload": [one.name for one in server.models.leaving_for(entry)]},
+        "status": server.models.status(entry) | {"would_unload": _would_unload(server, entry)},
     }
+
+
+def _would_unload(server: Server, entry: ModelEntry) -> list[str]:
+    leaving = [one.name for replica in server.models.replicas(entry) for one in server.models.leaving_for(replica)]
+    return list(dict.fromkeys(leaving))

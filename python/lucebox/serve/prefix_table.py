@@ -1,9 +1,9 @@
-"""`PrefixTable`: which replicas computed which prefixes, as far as one router knows."""
+"""`PrefixTable`: which replicas computed which prefixes, and which one a prompt goes to."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 __all__ = ["PrefixTable"]
@@ -34,3 +34,11 @@ class PrefixTable(Generic[T]):
             if found := [one for one in self._holders.get(digest, ()) if one in alive]:
                 return found
         return []
+
+    def holder(self, digests: Sequence[bytes], queues: Mapping[T, int], slots: int) -> T | None:
+        """The least busy replica that computed the longest known prefix. None: no replica has one, or that replica has
+        `slots` requests more than the least busy one: then a whole round of answers would precede the prompt there.
+        queues: the requests at each replica that is alive; slots: answers that a replica computes together."""
+        found = self.find(digests, queues.keys())
+        best = min(found, key=queues.__getitem__, default=None)
+        return best if best is not None and queues[best] - min(queues.values()) < slots else None
