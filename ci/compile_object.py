@@ -10,9 +10,9 @@ pack/rdna.py counts.
 With --store, code is taken from there if the same source and headers were compiled with the same flags by the same
 compiler before, in whatever folder.
 
-NVIDIA's compilers translate to PTX, which ptxas assembles for a chip. The first part takes two thirds of the time, and
-gives the same PTX for chips of one group of SHARED, except for the line that names the chip. PTX is therefore made for
-the first chip of a group, and the store gives it to the others. The code is byte for byte that of a compilation for
+NVIDIA's compilers translate to PTX, which ptxas assembles for a chip. The first part takes about half of the time,
+and gives the same PTX for chips of one group of SHARED, except for the line that names the chip. PTX is therefore made
+for the first chip of a group, and the store gives it to the others. The code is byte for byte that of a compilation for
 the chip itself. NVRTC shares PTX only if --ptxas is given; without it, it compiles for the chip itself.
 """
 
