@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -339,6 +340,38 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
     assert not set(before) & set(after)
     models = httpx.get(f"{running.url}/v1/models").json()["data"]
     assert models[0]["context_length"] == 1024
+
+
+SLOW_START = """
+import subprocess
+
+import ray
+from lucebox.ray.run import _start_cluster
+from ray._private import services
+
+get_node, calls = services.get_node, []
+
+def slow_once(*arguments, **options):
+    calls.append(arguments)
+    if len(calls) == 1:
+        raise Exception("the node is slow")
+    return get_node(*arguments, **options)
+
+services.get_node = slow_once
+_start_cluster({"log_to_driver": False})
+found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+folder = ray._private.worker._global_node.get_temp_dir_path()
+print(sum("gcs_server" in line and folder in line for line in found.splitlines()))
+"""
+
+
+def test_a_cluster_that_starts_slowly() -> None:
+    """The second attempt starts it, and the first one leaves no process."""
+    with tempfile.TemporaryDirectory(prefix="lb", ignore_cleanup_errors=True) as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", SLOW_START], env=ray_environment(folder), capture_output=True, text=True, timeout=240
+        )
+    assert done.stdout.strip() == "1", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import re
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray import serve
+from ray._private.node import Node
 from ray.serve.config import HTTPOptions
 
 from lucebox.errors import InternalError, InvalidRequestError
@@ -104,9 +106,18 @@ def _start_cluster(options: Mapping[str, Any]) -> None:
             ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **options)
             return
         except Exception as error:  # Ray has no class for it
-            ray.shutdown()
+            _end_node(error)
             if attempt == STARTS - 1:
                 raise InternalError(f"ray: the cluster did not start: {error}") from error
+
+
+def _end_node(error: Exception) -> None:
+    """Ends the processes of a node that did not start. Ray keeps them until this process ends, and its object is in the
+    traceback alone."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if isinstance(node := frame.f_locals.get("self"), Node):
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+            return
 
 
 def _check_resources(needed: Mapping[str, float]) -> None:
