@@ -83,7 +83,18 @@ FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values of response
 
 
 # Flags of the engine, and of routers.
-OF_OTHERS = {"json", "context", "kv-tokens", "threads", "draft", "memory-limit", "policy", "ray", "worker-urls"}
+OF_OTHERS = {
+    "json",
+    "context",
+    "device",
+    "kv-tokens",
+    "threads",
+    "draft",
+    "memory-limit",
+    "policy",
+    "ray",
+    "worker-urls",
+}
 
 
 def test_flags() -> None:
