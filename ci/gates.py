@@ -25,7 +25,8 @@ LAYERS = (
     ("engine",),
     ("bindings",),
 )
-DIALECT = {"dialect.h", "cluster.h", "pairs.h", "peers.h", "transfer.h", "warpgroup.h"}  # src/cuda, src/hip or src/sim
+# Headers of src/cuda, src/hip or src/sim.
+DIALECT = {"dialect.h", "cluster.h", "narrow_matrix.h", "pairs.h", "peers.h", "transfer.h", "warpgroup.h"}
 RANK = {folder: rank for rank, row in enumerate(LAYERS) for folder in row}
 
 PACKAGE = "python/lucebox"
