@@ -13,7 +13,7 @@ from running import Running, started
 if TYPE_CHECKING:  # imported in the tests: every process of pytest reads every test file
     import schemathesis
 
-EXAMPLES = 12  # per operation
+EXAMPLES = [6, pytest.param(24, marks=pytest.mark.slow)]  # per operation: 6 take 10 s, and 24 take 40 s
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,9 @@ def document(brief: Running) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_url(f"{brief.url}/openapi.json")
 
 
+@pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("name", ["positive", "negative"])
-def test_every_operation(document: schemathesis.BaseSchema, name: str) -> None:
+def test_every_operation(document: schemathesis.BaseSchema, name: str, examples: int) -> None:
     from schemathesis import GenerationMode
 
     mode = GenerationMode(name)
@@ -39,7 +40,7 @@ def test_every_operation(document: schemathesis.BaseSchema, name: str) -> None:
     assert len(operations) > 15
     for operation in operations:
         if mode.is_positive or operation.body:  # without a body there is no invalid request
-            held_to_the_document(document, operation, mode)
+            held_to_the_document(document, operation, mode, examples)
 
 
 def is_valid(document: schemathesis.BaseSchema, operation: schemathesis.APIOperation, body: object) -> bool:
@@ -50,7 +51,10 @@ def is_valid(document: schemathesis.BaseSchema, operation: schemathesis.APIOpera
 
 
 def held_to_the_document(
-    document: schemathesis.BaseSchema, operation: schemathesis.APIOperation, mode: schemathesis.GenerationMode
+    document: schemathesis.BaseSchema,
+    operation: schemathesis.APIOperation,
+    mode: schemathesis.GenerationMode,
+    examples: int,
 ) -> None:
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi.checks import (
@@ -70,7 +74,7 @@ def held_to_the_document(
     ]
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case) -> None:
         fits = not mode.is_positive and is_valid(document, operation, case.body)
         case.call_and_validate(checks=checks if fits else [*checks, negative_data_rejection])
