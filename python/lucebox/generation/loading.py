@@ -22,9 +22,11 @@ from lucebox.images import Processor
 from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import Drafters, resolve_drafts
+from lucebox.models.expert_profile import ExpertProfile
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import model_info
+from lucebox.models.planning import with_profile
 from lucebox.models.resolve import resolve
 from lucebox.models.step_costs import StepCostsFile
 from lucebox.models.vision import fetch_tower
@@ -67,7 +69,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
             scorer.close()
         raise
     entry = catalog.find(resolved.name) if resolved.source == "catalog" else None
-    plan = MemoryPlan.from_engine(opened.engine.plan)
+    plan = with_profile(MemoryPlan.from_engine(opened.engine.plan), resolved.path)
     compressor = None
     if scorer is not None:
         compressor = Compressor(scorer, assets.tokenizer, Policy.from_options(wanted), context=plan.context)
@@ -81,6 +83,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         drafters=opened.drafters,
         memory_plan=plan,
         step_costs_file=opened.step_costs_file,
+        expert_profile=opened.expert_profile,
         draft_reason=opened.draft_reason,
         compressor=compressor,
         processor=_processor_of(opened.engine, wanted.mmproj),
@@ -127,6 +130,7 @@ class _Opened:
     drafters: Drafters
     sessions: SessionPool
     step_costs_file: StepCostsFile | None
+    expert_profile: ExpertProfile | None
     draft_reason: str = ""
 
 
@@ -177,8 +181,19 @@ def _open(
     device = device.as_planned(plan, options.split, engine.links)
     limit = min(options.sessions or DEFAULT_SESSIONS, plan.max_sessions)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
+    profile = _arrange_experts(engine, plan, path)
     with _step_costs(engine, file):
-        return _Opened(engine, device, drafters, SessionPool(engine, limit), file)
+        return _Opened(engine, device, drafters, SessionPool(engine, limit), file, profile)
+
+
+def _arrange_experts(engine: _engine.Engine, plan: MemoryPlan, path: Path) -> ExpertProfile | None:
+    """Fills the slots of experts by what earlier runs chose. None if all experts are in device memory."""
+    if plan.experts is None or not plan.experts.host_bytes:
+        return None
+    profile = ExpertProfile(path, plan.experts)
+    if (uses := profile.load()) is not None:
+        engine.expert_uses = uses
+    return profile
 
 
 @contextmanager
