@@ -173,7 +173,7 @@ class LoadedModel:
             )
 
     def close(self) -> None:
-        """Saves what drafts and experts showed, and frees the engine and its sessions, which no one else may still hold."""
+        """Saves what drafts and experts showed, and frees the engine and its sessions. No one may still hold them."""
         if self._save is not None:
             self._save()
         self._engine = None

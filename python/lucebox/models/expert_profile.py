@@ -32,7 +32,6 @@ class ExpertProfile:
 
     def __init__(self, path: Path, experts: ExpertPlan) -> None:
         """path: the model's file or folder."""
-        self.process = os.getpid()
         self._experts = experts
         self._key = {
             "format": FORMAT,
@@ -44,7 +43,7 @@ class ExpertProfile:
         self.path = step_costs_folder() / f"experts-{digest[:32]}.json"
 
     def load(self) -> Uses | None:
-        """[layer][expert] choices; a prediction block's layers follow the model's. None without a file of this model."""
+        """[layer][expert] choices; a prediction block's layers come last. None without a file of this model."""
         try:
             document = json.loads(read_regular(self.path, MAX_BYTES))
         except (OSError, ValueError, RecursionError, FormatError):

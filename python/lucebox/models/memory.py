@@ -98,8 +98,8 @@ class ExpertPlan:
         if self.is_pinned:
             return None
         return (
-            f"the system did not pin {show_size(self.host_bytes)} for experts: a host thread copies missing experts to a "
-            "pinned area of a few, in every layer of every step, which is slow; raise the limit of locked memory "
+            f"the system did not pin {show_size(self.host_bytes)} for experts: a host thread copies missing experts to "
+            "a pinned area of a few, in every layer of every step, which is slow; raise the limit of locked memory "
             "(ulimit -l, of a container --ulimit memlock=-1), or on WSL2 the memory of the virtual machine"
         )
 

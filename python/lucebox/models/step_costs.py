@@ -32,7 +32,6 @@ class StepCostsFile:
     def __init__(self, engine: _engine.Engine, draft: str, device: str, kernels: str) -> None:
         """draft: its label; device: the name of the chip; kernels: the pack's, or the CPU's."""
         library = Path(_engine.__file__).stat()
-        self.process = os.getpid()
         self._key = {
             "format": FORMAT,
             "model": engine.layout,

@@ -127,8 +127,8 @@ def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-LOADED_FIELDS = ("device_name", "unused_gpus", "notes", "kernels", "draft", "sparse_prefill", "kv_pages", "prefix_cache",
-                 "compression", "device_load", "memory")  # fmt: skip
+LOADED_FIELDS = ("device_name", "unused_gpus", "notes", "kernels", "draft", "sparse_prefill", "kv_pages",
+                 "prefix_cache", "compression", "device_load", "memory")  # fmt: skip
 
 
 def _loaded_fields(running: RunningModel) -> dict[str, Any]:
