@@ -178,7 +178,7 @@ class LLM:
     @property
     def notes(self) -> tuple[str, ...]:
         """One sentence per ignored part of the model's files: a template that is not Jinja, recommended sampling out of
-        range."""
+        range; and why experts are copied slowly."""
         return self.model.notes
 
     def read_template(self, path: str | os.PathLike[str]) -> ChatTemplate:

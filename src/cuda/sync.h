@@ -92,6 +92,9 @@ LB_DEVICE uint64_t time_ns() {
   return t;
 }
 
+// Orders the thread's accesses before it with those after it for all threads of the device.
+LB_DEVICE void device_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 LB_DEVICE void dependents_may_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

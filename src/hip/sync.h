@@ -98,6 +98,7 @@ LB_DEVICE void grid_barrier(uint32_t* counter) {
 // Nanoseconds of a free-running clock at 100 MHz, for time-outs; too coarse for measurements.
 LB_DEVICE uint64_t time_ns() { return __builtin_readsteadycounter() * 10; }
 
+LB_DEVICE void device_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 LB_DEVICE void dependents_may_launch() {}
 LB_DEVICE void wait_for_previous() {}
 

@@ -94,6 +94,7 @@ inline void store_release_system(uint32_t* p, uint32_t v) { store_release(p, v);
 // Each call advances the clock by 0.2 ms, so that time-outs do not depend on the speed of the host.
 inline uint64_t time_ns() { return sim::machine().time_ns(); }
 
+inline void device_fence() {}
 inline void dependents_may_launch() {}
 inline void wait_for_previous() {}
 

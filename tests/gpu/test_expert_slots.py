@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from engines import logits_of, open_engine, random_ids
 from lucebox import LLM, _engine
 from lucebox.cli.session import opening_line, summary
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.models.memory import ExpertPlan, MemoryPlan
 from lucebox.serve.metrics import ExpertMetrics
+from lucebox.sizes import show_size
 from reference import gguf_files
 from reference.gguf_files import Shape, write_model
 from text_data import small_vocabulary
@@ -182,8 +185,8 @@ def test_memory_decides(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
     seen = []
     for percent in (90, 60):
         engine = open_engine(path, pack=pack, context=64, memory_limit=total * percent // 100 + (256 << 20))
-        n, used, slots, layers, slot_bytes, host_bytes = engine.plan["experts"]
-        assert (n, used, layers) == (64, 3, 2) and 3 <= slots < 64 and host_bytes >= 64 * slot_bytes
+        n, used, slots, layers, slot_bytes, host_bytes, is_pinned = engine.plan["experts"]
+        assert (n, used, layers, is_pinned) == (64, 3, 2, True) and 3 <= slots < 64 and host_bytes >= 64 * slot_bytes
         assert slots == engine.options["expert_slots"]
         assert engine.plan["total_bytes"] <= total * percent // 100 < engine.plan["total_bytes"] + 2 * slot_bytes
         seen.append(slots)
@@ -223,6 +226,40 @@ def test_memory_that_is_not_pinned(tmp_path: Path, seed: int) -> None:
     texts = [decode(_engine.Session(engine), ids.tolist(), 5) for engine in (some, resident)]
     assert texts[0] == texts[1]
     assert some.expert_counts[1] > 0
+    plan = MemoryPlan.from_engine(some.plan).experts
+    assert plan is not None and plan.note is not None
+    assert plan.note.startswith(f"the system did not pin {show_size(plan.host_bytes)} for experts")
+    assert " of host memory" in str(plan)
+
+
+def test_experts_chosen_most_fill_the_slots(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
+    """Counts of a run arrange the slots of the next engine, and continue there."""
+    shape = replace(HYBRID, n_mtp=1)
+    path, ids = write_model(tmp_path / "model.gguf", shape), random_ids(40, shape.vocab, seed)
+    first = open_engine(path, pack=pack, draft="mtp", expert_slots=4)
+    want = logits_of(first, ids, 1)
+    uses = first.expert_uses
+    assert [len(layer) for layer in uses] == [shape.n_experts] * 3
+    assert [sum(layer) for layer in uses[:2]] == [40 * shape.n_used] * 2
+
+    one = open_engine(path, pack=pack, expert_slots=4)
+    logits_of(one, ids[:1], 1)
+    assert one.expert_counts[1] > 0
+    engine = open_engine(path, pack=pack, expert_slots=4)
+    engine.expert_uses = one.expert_uses
+    assert engine.expert_uses == one.expert_uses
+    logits_of(engine, ids[:1], 1)
+    assert engine.expert_counts[1] == 0, "the first token's experts are there"
+    assert np.array_equal(logits_of(engine, ids, 1), want)
+    first.expert_uses = one.expert_uses  # of the layers without the prediction block
+    assert first.expert_uses == [*one.expert_uses, uses[2]]
+    first.expert_uses = uses
+    assert np.array_equal(logits_of(first, ids, 1), want)
+    with pytest.raises(InvalidRequestError, match="uses of 3 experts in layer 0, which has 8"):
+        engine.expert_uses = [[1, 2, 3]]
+    resident = open_engine(path, pack=pack)
+    resident.expert_uses = uses  # nothing to arrange
+    assert resident.expert_uses == []
 
 
 def test_models_and_devices_without_slots(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
@@ -232,6 +269,39 @@ def test_models_and_devices_without_slots(pack: _engine.gpu.Pack, tmp_path: Path
     mixture = write_model(tmp_path / "mixture.gguf", HYBRID)
     with pytest.raises(UnsupportedError, match="on the CPU, all experts stay in the file's mapping"):
         open_engine(mixture, expert_slots=3)
+
+
+def test_a_second_start_knows_the_experts(on_pack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file beside the step costs; one that is damaged is replaced."""
+    monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path / "cache"))
+    words: dict[str, Any] = small_vocabulary()
+    shape = replace(SHAPES["qwen35moe"], n_experts=16, vocab=len(words["tokenizer.ggml.tokens"]))
+    path = gguf_files.write(tmp_path / "model.gguf", gguf_files.metadata(shape) | words, gguf_files.tensors(shape))
+    options: dict[str, Any] = {"device": on_pack, "context": 64, "prefill_chunk": 64, "sessions": 1, "draft": "none"}
+
+    def start(prompt: str) -> tuple[list[int], ExpertPlan, list[list[int]]]:
+        with LLM(str(path), **options, expert_slots=6) as llm:
+            experts = llm.memory_plan.experts
+            assert experts is not None
+            before = llm.engine.expert_uses
+            return list(llm.generate(prompt, max_tokens=4, ignore_eos=True).ids), experts, before
+
+    ids, plan, uses = start("a b")
+    assert plan.profile_hits is None and not any(map(any, uses))
+    (file,) = (tmp_path / "cache" / "step_costs").iterdir()
+    again, known, uses = start("a b")
+    assert again == ids and json.loads(file.read_text())["uses"] != uses and all(map(sum, uses))
+    assert known.profile_hits is not None and 6 / 16 < known.profile_hits <= 1
+    assert known.expected_hits == max(plan.expected_hits, known.profile_hits)
+    assert f"the experts of {known.profile_hits:.0%} of the choices in earlier runs" in str(known)
+    for damage in ("", "[]", '{"key": {}}', file.read_text().replace('"uses": [[', '"uses": [[-1, '),
+                   file.read_text().replace('"format": 1', '"format": 0')):  # fmt: skip
+        file.write_text(damage)
+        assert start("a b")[1].profile_hits is None
+        assert start("a b")[1].profile_hits is not None
+    with LLM(str(path), **options) as llm:  # all experts in device memory
+        llm.generate("a b", max_tokens=2, ignore_eos=True)
+        assert llm.memory_plan.experts is not None and llm.memory_plan.experts.profile_hits is None
 
 
 def test_results_and_metrics(on_pack: str, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import largest_difference, logits_of, mean_kl, open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
+from reference import gguf_files
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, write_model
 from reference.linear import block_size, random_weights
@@ -145,3 +146,49 @@ def test_company_changes_no_bit_of_a_mixture(pack: _engine.gpu.Pack, tmp_path: P
 
     alone, together = logits([[i] for i in range(10)]), logits([list(range(10))])
     assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def with_wider_shared_expert(path: Path, shape: Shape) -> Path:
+    """The same model: zeros make its shared expert twice as wide, so that it has launches of its own."""
+    tensors = gguf_files.tensors(shape)
+    for name, tensor in tensors.items():
+        if "_shexp" not in name or "inp" in name:
+            continue
+        axis = 1 if "down" in name else 0
+        rows = tensor.rows if isinstance(tensor, gguf_files.Packed) else tensor
+        wider = np.concatenate([rows, np.zeros_like(rows)], axis)
+        tensors[name] = gguf_files.Packed(tensor.dtype, wider) if isinstance(tensor, gguf_files.Packed) else wider
+    return gguf_files.write(path, gguf_files.metadata(replace(shape, shared_ffn=2 * shape.shared_ffn)), tensors)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "activations"),
+    [
+        ("Q4_K", "int8"),
+        pytest.param("Q4_K", "f32", marks=pytest.mark.slow),
+        pytest.param("Q6_K", "int8", marks=pytest.mark.slow),
+        pytest.param("Q8_0", "int8", marks=pytest.mark.slow),
+        ("BF16", "int8"),
+        pytest.param("F32", "f32", marks=pytest.mark.slow),
+    ],
+)
+def test_the_shared_expert_in_the_launches_of_the_others(
+    pack: _engine.gpu.Pack, tmp_path: Path, dtype: str, activations: str
+) -> None:
+    """One row: a layer's mixture takes five launches, and each bit is that of launches of its own. A row of gate and up
+    takes several warps of a GEMV."""
+    hidden = 2048 if dtype == "Q4_K" else 1024
+    shape = replace(HYBRID, dtype=dtype, hidden=hidden, n_layers=1, recurrent=(False,), expert_ffn=256, shared_ffn=256)
+    paths = (
+        write_model(tmp_path / "model.gguf", shape),
+        with_wider_shared_expert(tmp_path / "wider.gguf", shape),
+    )
+    ids = random_ids(3, shape.vocab)
+    logits, launches = [], []
+    for path in paths:
+        engine = open_engine(path, pack=pack, activations=activations, context=64)
+        logits.append(logits_of(engine, ids, 1))
+        session = _engine.Session(engine)
+        launches.append(sum(n for _, n, _ in _kernels.SessionProbe(session).profile_append(ids[:1], 1)))
+    assert np.array_equal(logits[0], logits[1])
+    assert launches[1] - launches[0] == 3 + 2 * (dtype not in ("BF16", "F32"))

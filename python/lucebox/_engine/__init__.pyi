@@ -90,6 +90,15 @@ class Engine:
         """
 
     @property
+    def expert_uses(self) -> list[list[int]]:
+        """
+        How often the experts of each layer were chosen: [layer][expert], a prediction block's last. Empty if all experts are in device memory. Setting it, for the first layers or all, copies the experts used most to the device; no bit of a result changes.
+        """
+
+    @expert_uses.setter
+    def expert_uses(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
     def step_costs(self) -> object:
         """
         Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, context_ms, is_fixed}. None until the first session has measured them. Unless is_fixed, times of real steps replace them.
@@ -157,6 +166,10 @@ class Engine:
         """
         Hash of the files' metadata and of their tensors' names, types and shapes.
         """
+
+    @staticmethod
+    def layout_of(path: str) -> str:
+        """The layout of a model file, without a draft model."""
 
 def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, others: Sequence[tuple[int, str, int, str]] = [], **options) -> tuple:
     """

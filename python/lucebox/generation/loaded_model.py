@@ -7,6 +7,7 @@ import os
 import weakref
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from lucebox import _engine
 from lucebox.chat.template import ChatTemplate
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.errors import InvalidRequestError, LuceboxError, UnsupportedError
 from lucebox.generation.embedding import Embedder
 from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.sessions import SessionPool
@@ -31,6 +32,7 @@ from lucebox.text.length import BYTES_PER_TOKEN, tokens_beyond
 
 if TYPE_CHECKING:
     from lucebox.compression.compressor import Compressor
+    from lucebox.models.expert_profile import ExpertProfile
     from lucebox.models.step_costs import StepCostsFile
 
 __all__ = ["LoadedDevice", "LoadedModel"]
@@ -84,10 +86,15 @@ class LoadedDevice:
         )
 
 
-def _save(file: StepCostsFile, engine: _engine.Engine) -> None:
+def _save(process: int, file: StepCostsFile | None, profile: ExpertProfile | None, engine: _engine.Engine) -> None:
     """A model that ends. A fork of its process knows no more than the process."""
-    if file.process == os.getpid() and engine.draft_experience:
+    if process != os.getpid():
+        return
+    if file is not None and engine.draft_experience:
         file.save(engine)
+    if profile is not None:
+        with suppress(LuceboxError):  # a device that failed
+            profile.save(engine)
 
 
 class LoadedModel:
@@ -105,6 +112,7 @@ class LoadedModel:
         drafters: Drafters,
         memory_plan: MemoryPlan,
         step_costs_file: StepCostsFile | None,
+        expert_profile: ExpertProfile | None,
         draft_reason: str,
         path_reason: str,
         compressor: Compressor | None,
@@ -123,7 +131,12 @@ class LoadedModel:
         self.step_costs_file = step_costs_file
         """The file of measured costs of a speculative step and of what drafts showed, reused by the next start; None
         without a drafter."""
-        self._save = None if step_costs_file is None else weakref.finalize(self, _save, step_costs_file, engine)
+        is_learning = step_costs_file is not None or expert_profile is not None
+        self._save = (
+            weakref.finalize(self, _save, self._process, step_costs_file, expert_profile, engine)
+            if is_learning
+            else None
+        )
         self.draft_reason = draft_reason
         """The drafters that `draft="auto"` left out, and why."""
         self.path_reason = path_reason
@@ -163,7 +176,7 @@ class LoadedModel:
             )
 
     def close(self) -> None:
-        """Saves what drafts showed, and frees the engine and its sessions. No one else may still hold them."""
+        """Saves what drafts and experts showed, and frees the engine and its sessions. No one may still hold them."""
         if self._save is not None:
             self._save()
         self._engine = None
@@ -202,8 +215,10 @@ class LoadedModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """One sentence per ignored part of the model's files: a template that is not Jinja, recommended sampling out of
-        range."""
-        return self.assets.notes
+        range; and why experts are copied slowly."""
+        experts = self.memory_plan.experts
+        slow = None if experts is None else experts.note
+        return self.assets.notes if slow is None else (*self.assets.notes, slow)
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """Text of token ids, control tokens included.

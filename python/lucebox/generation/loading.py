@@ -23,9 +23,11 @@ from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.decode_path import settle_decode_path
 from lucebox.models.drafters import Drafters, resolve_drafts
+from lucebox.models.expert_profile import ExpertProfile
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import model_info
+from lucebox.models.planning import with_profile
 from lucebox.models.resolve import resolve
 from lucebox.models.step_costs import StepCostsFile
 from lucebox.models.vision import fetch_tower
@@ -77,7 +79,7 @@ def load_model(
             scorer.close()
         raise
     entry = catalog.find(resolved.name) if resolved.source == "catalog" else None
-    plan = MemoryPlan.from_engine(opened.engine.plan)
+    plan = with_profile(MemoryPlan.from_engine(opened.engine.plan), resolved.path)
     compressor = None
     if (used := scorer or shared_scorer) is not None:
         policy = Policy.from_options(wanted)
@@ -93,6 +95,7 @@ def load_model(
         drafters=opened.drafters,
         memory_plan=plan,
         step_costs_file=opened.step_costs_file,
+        expert_profile=opened.expert_profile,
         draft_reason=opened.draft_reason,
         path_reason=opened.path_reason,
         compressor=compressor,
@@ -141,6 +144,7 @@ class _Opened:
     sessions: SessionPool
     step_costs_file: StepCostsFile | None
     path_reason: str
+    expert_profile: ExpertProfile | None
     draft_reason: str = ""
 
 
@@ -194,8 +198,19 @@ def _open(
     if device.pack is not None and device.pack.target != "sim":  # times of the simulator say nothing
         path_reason = settle_decode_path(engine, device.chip, device.kernels, device.pack_manifest)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
+    profile = _arrange_experts(engine, plan, path)
     with _step_costs(engine, file):
-        return _Opened(engine, device, drafters, SessionPool(engine, limit), file, path_reason)
+        return _Opened(engine, device, drafters, SessionPool(engine, limit), file, path_reason, profile)
+
+
+def _arrange_experts(engine: _engine.Engine, plan: MemoryPlan, path: Path) -> ExpertProfile | None:
+    """Fills the slots of experts by what earlier runs chose. None if all experts are in device memory."""
+    if plan.experts is None or not plan.experts.host_bytes:
+        return None
+    profile = ExpertProfile(path, plan.experts)
+    if (uses := profile.load()) is not None:
+        engine.expert_uses = uses
+    return profile
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def settle_decode_path(engine: _engine.Engine, device: str, kernels: str, manife
     if engine.options["decode_path"] != "auto":
         return ""
     digest = hashlib.sha256(manifest.encode()).hexdigest()
-    file = MeasuredFile(engine, OPTIONS, format=FORMAT, device=device, kernels=kernels, manifest=digest)
+    file = MeasuredFile.of_engine(engine, OPTIONS, format=FORMAT, device=device, kernels=kernels, manifest=digest)
     times = file.read()
     if not _is_valid(times):
         times = _measure(engine)

@@ -53,7 +53,13 @@ class ExpertPlan:
     slot_bytes: int
     """One expert of every layer."""
     host_bytes: int
-    """Pinned host memory with all experts; 0: all are in device memory."""
+    """Host memory with all experts; 0: all are in device memory."""
+    is_pinned: bool = True
+    """Whether the system pinned the host memory, which is known after the load. Otherwise a host thread copies missing
+    experts to a small pinned area, from which the device takes them."""
+    profile_hits: float | None = None
+    """Share of a token's experts among those that earlier runs chose most, as many as there are slots; None without
+    earlier runs."""
 
     @property
     def share(self) -> float:
@@ -65,7 +71,7 @@ class ExpertPlan:
         """Share of a token's experts that are expected in device memory, once text has filled it."""
         for (left, low), (right, high) in pairwise(HITS):
             if self.share <= right:
-                return low + (self.share - left) / (right - left) * (high - low)
+                return max(low + (self.share - left) / (right - left) * (high - low), self.profile_hits or 0.0)
         return 1.0
 
     @property
@@ -76,10 +82,25 @@ class ExpertPlan:
     def __str__(self) -> str:
         if not self.host_bytes:
             return f"all {self.experts} experts of each layer are in device memory"
-        return (
+        text = (
             f"{self.slots} of the {self.experts} experts of each layer are in device memory ({self.share:.0%}); all "
-            f"are in {show_size(self.host_bytes)} of pinned host memory. A token is expected to find "
-            f"{self.expected_hits:.0%} of its {self.used} and to copy {show_size(round(self.expected_link_bytes))}"
+            f"are in {show_size(self.host_bytes)} of {'pinned ' if self.is_pinned else ''}host memory. A token is "
+            f"expected to find {self.expected_hits:.0%} of its {self.used} and to copy "
+            f"{show_size(round(self.expected_link_bytes))}"
+        )
+        if self.profile_hits is None:
+            return text
+        return f"{text}. At load, the slots have the experts of {self.profile_hits:.0%} of the choices in earlier runs"
+
+    @property
+    def note(self) -> str | None:
+        """Why copies are slower than they could be; None if the system pinned the memory."""
+        if self.is_pinned:
+            return None
+        return (
+            f"the system did not pin {show_size(self.host_bytes)} for experts: a host thread copies missing experts to "
+            "a pinned area of a few, in every layer of every step, which is slow; raise the limit of locked memory "
+            "(ulimit -l, of a container --ulimit memlock=-1), or on WSL2 the memory of the virtual machine"
         )
 
 

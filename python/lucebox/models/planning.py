@@ -12,6 +12,7 @@ from lucebox import _engine, packs
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import Drafters, resolve_drafts
+from lucebox.models.expert_profile import ExpertProfile
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
@@ -165,7 +166,15 @@ def _plan_target(
         except (FormatError, OutOfMemoryError, UnsupportedError):
             if draft == drafts[-1]:
                 raise
-    return MemoryPlan.from_engine(plan), resolved, draft
+    return with_profile(MemoryPlan.from_engine(plan), path), resolved, draft
+
+
+def with_profile(plan: MemoryPlan, path: Path) -> MemoryPlan:
+    """The plan with what earlier runs of the model at `path` showed of its experts."""
+    if plan.experts is None or not plan.experts.host_bytes:
+        return plan
+    hits = ExpertProfile(path, plan.experts).share_of_slots()
+    return replace(plan, experts=replace(plan.experts, profile_hits=hits))
 
 
 def place_scorer(

@@ -4,7 +4,6 @@ session measures, and how often drafts were accepted (MeasuredFile)."""
 from __future__ import annotations
 
 import math
-import os
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -25,8 +24,7 @@ class StepCostsFile:
 
     def __init__(self, engine: _engine.Engine, draft: str, device: str, kernels: str) -> None:
         """draft: its label; device: the name of the chip; kernels: the pack's, or the CPU's."""
-        self.process = os.getpid()
-        self._file = MeasuredFile(engine, OPTIONS, format=FORMAT, draft=draft, device=device, kernels=kernels)
+        self._file = MeasuredFile.of_engine(engine, OPTIONS, format=FORMAT, draft=draft, device=device, kernels=kernels)
         self.path = self._file.path
 
     def load(self, engine: _engine.Engine) -> bool:

@@ -136,8 +136,8 @@ def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-LOADED_FIELDS = ("device_name", "unused_gpus", "kernels", "draft", "sparse_prefill", "kv_pages", "prefix_cache",
-                 "compression", "device_load", "memory")  # fmt: skip
+LOADED_FIELDS = ("device_name", "unused_gpus", "notes", "kernels", "draft", "sparse_prefill", "kv_pages",
+                 "prefix_cache", "compression", "device_load", "memory")  # fmt: skip
 
 
 def _loaded_fields(running: RunningModel) -> dict[str, Any]:
@@ -146,6 +146,7 @@ def _loaded_fields(running: RunningModel) -> dict[str, Any]:
     return {
         "device_name": loaded.device.chip,
         "unused_gpus": loaded.device.unused_gpus,
+        "notes": loaded.notes,
         "kernels": loaded.kernels,
         "draft": loaded.draft_label,
         "sparse_prefill": loaded.options.sparse_prefill,
@@ -159,6 +160,7 @@ def _loaded_fields(running: RunningModel) -> dict[str, Any]:
             "available_bytes": plan.available_bytes,
             "mapped_bytes": plan.mapped_bytes,
             "entries": [asdict(one) for one in plan.entries],
+            "experts": None if plan.experts is None else asdict(plan.experts),
         },
     }
 

@@ -210,6 +210,14 @@ void bind_engine(nb::module_& m) {
           },
           "path"_a, "The way to decode of sessions that are opened from now on. Their step costs are not known.")
       .def_prop_rw(
+          "expert_uses", [](const Engine& engine) { return without_gil([&] { return engine.expert_uses(); }); },
+          [](const Engine& engine, const Engine::ExpertUses& uses) {
+            without_gil([&] { engine.set_expert_uses(uses); });
+          },
+          "How often the experts of each layer were chosen: [layer][expert], a prediction block's last. Empty if all "
+          "experts are in device memory. Setting it, for the first layers or all, copies the experts used most to the "
+          "device; no bit of a result changes.")
+      .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
           "Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, "
           "context_ms, is_fixed}. None until the first session has measured them. Unless is_fixed, times of real steps "
@@ -243,7 +251,8 @@ void bind_engine(nb::module_& m) {
           "Hash of the files' metadata, all weights and the settings that a saved session depends on. The first "
           "access reads the whole files.")
       .def_prop_ro("layout", &Engine::layout,
-                   "Hash of the files' metadata and of their tensors' names, types and shapes.");
+                   "Hash of the files' metadata and of their tensors' names, types and shapes.")
+      .def_static("layout_of", &Engine::layout_of, "path"_a, "The layout of a model file, without a draft model.");
 }
 
 }  // namespace lb

@@ -69,7 +69,7 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   const ExpertPlan& experts = plan.experts;
   d["experts"] = experts.n == 0 ? nb::object(nb::none())
                                 : nb::object(nb::make_tuple(experts.n, experts.used, experts.slots, experts.layers,
-                                                            experts.slot_bytes, experts.host_bytes));
+                                                            experts.slot_bytes, experts.host_bytes, experts.is_pinned));
   nb::list fits;
   for (const KvFit& fit : plan.kv_fits)
     fits.append(nb::make_tuple(to_string(fit.kv), fit.token_bytes, fit.largest_context));

@@ -376,6 +376,20 @@ void GpuStream::run(const MixExperts& op) {
       gpu::choose(op, scratch_->data(), pack_->target()));
 }
 
+// The router's products leave the rounded x of the experts at the start of the scratch: they read plain weights, or
+// round the same x to the same bits.
+void GpuStream::run_mixture(const MixtureLayer& layer) {
+  const std::optional<gpu::ExpertLaunches> mix = gpu::choose_fused(layer, scratch_->data(), pack_->target());
+  if (!mix) return Stream::run_mixture(layer);
+  RmsNorm in = layer.in;
+  in.rounded = mix->round.y;
+  send(in);
+  run(layer.routers);
+  run(layer.route);
+  n_slot_changes_ += layer.mix.slots.n > 0;
+  gpu::for_each_launch(*mix, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+}
+
 // The copies of a layer do not wait for its routes, so they run ahead of the products as far as the ring has room: into
 // the next layers.
 void GpuStream::run(const gpu::StreamedLaunches& launches, StagedExperts& staged) {

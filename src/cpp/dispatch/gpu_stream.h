@@ -71,6 +71,7 @@ class GpuStream final : public Stream {
   void wait() override;
   void pace() override;
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
+  void run_mixture(const MixtureLayer& layer) override;
 
   // The ranks of which this stream is one: wait() and download() check that none has failed. null: none.
   void join(RankGroup* ranks) { ranks_ = ranks; }

@@ -197,6 +197,7 @@ void Engine::load(const LoadProgress& progress) {
   if (is_split_by_tensors()) models_.target->release_copies();
   if (models_.draft)
     for (int i = 0; i < n_shards(); ++i) shards_[i]->load(*models_on(i).draft, options_.threads, progress);
+  plan_.experts.is_pinned = shard().experts_are_pinned();
 }
 
 std::vector<SequenceState::Part> Engine::state_parts() const {
@@ -273,6 +274,28 @@ std::string Engine::layout() const {
   f.add_layout(file_);
   if (draft_file_) f.add_layout(*draft_file_);
   return f.hex();
+}
+
+std::string Engine::layout_of(const std::string& path) {
+  Fingerprint f;
+  f.add_layout(ModelFile(path));
+  return f.hex();
+}
+
+Engine::ExpertUses Engine::expert_uses() const {
+  if (plan_.experts.host_bytes == 0) return {};
+  const std::lock_guard lock(buffers().turn);
+  ExpertUses uses = models_.target->expert_uses(shard().stream());
+  if (models_.draft) std::ranges::move(models_.draft->expert_uses(shard().stream()), std::back_inserter(uses));
+  return uses;
+}
+
+void Engine::set_expert_uses(const ExpertUses& uses) const {
+  if (plan_.experts.host_bytes == 0) return;
+  const std::lock_guard lock(buffers().turn);
+  const size_t n = std::min<size_t>(uses.size(), plan_.experts.layers);
+  models_.target->arrange_experts({uses.data(), n}, shard().stream());
+  if (models_.draft) models_.draft->arrange_experts({uses.data() + n, uses.size() - n}, shard().stream());
 }
 
 std::optional<StepCosts> Engine::step_costs() const {

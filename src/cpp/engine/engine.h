@@ -77,11 +77,18 @@ class Engine {
   // DraftPlanner::model_may_pay() at these costs. Also true without a draft model, without costs or with a fixed
   // budget.
   bool draft_may_pay() const;
+  // How often the experts of each layer were chosen, the draft model's last; no layers if all experts are in device
+  // memory. set_expert_uses() copies the experts used most to the slots.
+  using ExpertUses = std::vector<std::vector<uint64_t>>;
+  ExpertUses expert_uses() const;
+  void set_expert_uses(const ExpertUses& uses) const;
   // Hash of the files' metadata, all weights and the settings that a saved session depends on. The first call reads the
   // files completely.
   const std::string& fingerprint() const;
   // Hash of the files' metadata and of their tensors' names, types and shapes, on which the time of a step depends.
   std::string layout() const;
+  // The same of a model file alone.
+  static std::string layout_of(const std::string& path);
   // Whether a row of a sequence has the same bits whichever appends compute the sequence: on the CPU, unless the ends
   // of appends decide where attention is sparse.
   bool rows_are_invariant() const;

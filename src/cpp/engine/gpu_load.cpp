@@ -231,7 +231,10 @@ void reserve_experts(Network& network, const gpu::Device& device, WeightStore& s
   store.staged = std::make_shared<StagedExperts>(
       device, gpu::ExpertRing{ring, reinterpret_cast<int32_t*>(ring + 2 * in_half * largest), in_half},
       store.pageable_experts.empty() ? 0 : network.expert_slots() * largest);
-  network.for_each_expert_layer([&](ExpertSlots& slots) { slots.staged = store.staged.get(); });
+  network.for_each_expert_layer([&](ExpertSlots& slots) {
+    slots.staged = store.staged.get();
+    slots.is_pinned = store.pageable_experts.empty();
+  });
 }
 
 // `report` gets the bytes done.

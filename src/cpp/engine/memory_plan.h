@@ -29,7 +29,8 @@ struct ExpertPlan {
   int slots = 0;          // experts of a layer in device memory
   int layers = 0;         // of the model
   size_t slot_bytes = 0;  // one expert of every layer
-  size_t host_bytes = 0;  // pinned host memory with all experts; 0: all are in device memory
+  size_t host_bytes = 0;  // host memory with all experts; 0: all are in device memory
+  bool is_pinned = true;  // the host memory; known after the load
 };
 
 struct MemoryPlan {

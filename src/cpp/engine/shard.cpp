@@ -1,5 +1,7 @@
 #include "engine/shard.h"
 
+#include <algorithm>
+
 namespace lb {
 
 Shard::Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs, const NetworkPart& part)
@@ -26,6 +28,10 @@ ExpertCounts Shard::expert_counts() const {
       sum.bytes += layer->bytes;
     }
   return sum;
+}
+
+bool Shard::experts_are_pinned() const {
+  return std::ranges::all_of(weights_, [](const WeightStore& store) { return store.pageable_experts.empty(); });
 }
 
 void Shard::make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn) {

@@ -32,6 +32,8 @@ class Shard {
 
   // Hits and copies of experts so far; 0 if all experts are in device memory. No lock is needed.
   ExpertCounts expert_counts() const;
+  // Whether the system pinned the host memory of experts, if there are such experts.
+  bool experts_are_pinned() const;
 
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.
   void make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn);

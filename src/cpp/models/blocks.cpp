@@ -388,40 +388,38 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
   };
   LB_ASSERT(result != in.y);
   const BlockResult out(x, result, step);
-  run(in, step.stream);
-  LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};
-  if (has_shared()) routers.products[routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
-  run(routers, step.stream);
-  run(RouteExperts{b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized, slots},
-      step.stream);
+  MixtureLayer layer = {
+      .in = in,
+      .routers = {{product(router, in.y, b.logits, step)}, 1},
+      .route = {b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized, slots}};
   if (has_shared()) {
-    run(LinearGroup{{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2},
-        step.stream);
-    run_fused(SwiGlu{b.mlp_gate, b.mlp_up, b.mlp_gate, rows, sizes.shared},
-              {{product(shared.down, b.mlp_gate, b.shared, step)}, 1}, step.stream);
+    layer.routers.products[layer.routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
+    layer.shared_inputs = {{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2};
+    layer.shared_act = {b.mlp_gate, b.mlp_up, b.mlp_gate, rows, sizes.shared};
+    layer.shared_output = {{product(shared.down, b.mlp_gate, b.shared, step)}, 1};
   }
   const bool is_joined = up.data == nullptr;
   ExpertSlots with_host = slots;
   with_host.gate = gate.host_experts, with_host.up = up.host_experts, with_host.down = down.host_experts;
-  run(MixExperts{.gate = expert_matrix(gate, 0, biases.gate),
-                 .up = expert_matrix(is_joined ? gate : up, is_joined ? sizes.ffn : 0, biases.up),
-                 .down = expert_matrix(down, 0, biases.down),
-                 .x = in.y,
-                 .experts = b.experts,
-                 .weights = b.weights,
-                 .shared = has_shared() ? b.shared : nullptr,
-                 .shared_gate = has_shared() ? b.shared_gate : nullptr,
-                 .add = out.add(),
-                 .y = out.to(),
-                 .rows = rows,
-                 .k = k,
-                 .n_experts = sizes.n,
-                 .dim = router.n_in,
-                 .ffn = sizes.ffn,
-                 .limit = sizes.limit,
-                 .activations = step.activations,
-                 .slots = with_host},
-      step.stream);
+  layer.mix = {.gate = expert_matrix(gate, 0, biases.gate),
+               .up = expert_matrix(is_joined ? gate : up, is_joined ? sizes.ffn : 0, biases.up),
+               .down = expert_matrix(down, 0, biases.down),
+               .x = in.y,
+               .experts = b.experts,
+               .weights = b.weights,
+               .shared = has_shared() ? b.shared : nullptr,
+               .shared_gate = has_shared() ? b.shared_gate : nullptr,
+               .add = out.add(),
+               .y = out.to(),
+               .rows = rows,
+               .k = k,
+               .n_experts = sizes.n,
+               .dim = router.n_in,
+               .ffn = sizes.ffn,
+               .limit = sizes.limit,
+               .activations = step.activations,
+               .slots = with_host};
+  step.stream.run_mixture(layer);
   out.finish(router.n_in);
 }
 

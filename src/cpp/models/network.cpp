@@ -2,6 +2,8 @@
 #include "models/network.h"
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <utility>
 
 #include "quant/repack.h"
@@ -52,6 +54,77 @@ void Network::for_each_expert_layer(const std::function<void(ExpertSlots&)>& slo
   WeightVisitor visitor{[](Matrix&) {}, [](const void* at, size_t) { return at; }};
   visitor.slots = slots;
   visit(visitor);
+}
+
+std::vector<std::vector<uint64_t>> Network::expert_uses(Stream& stream) {
+  std::vector<std::vector<uint64_t>> uses;
+  for_each_expert_layer([&](ExpertSlots& slots) {
+    if (slots.cache == nullptr) return;
+    const auto cache = std::make_unique<ExpertCache>();
+    stream.download(cache.get(), slots.cache, sizeof *cache);
+    uses.emplace_back(cache->chosen, cache->chosen + expert_products_.n);
+  });
+  return uses;
+}
+
+namespace {
+
+// Exchanges the experts of a layer's slots for those used most; ties go to the lower index.
+void arrange_layer(const ExpertSlots& slots, std::span<Matrix* const> matrices, const std::vector<uint64_t>& uses,
+                   Stream& stream) {
+  const auto cache = std::make_unique<ExpertCache>();
+  stream.download(cache.get(), slots.cache, sizeof *cache);
+  const int n = static_cast<int>(uses.size());
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int a, int b) { return uses[a] > uses[b]; });
+  std::vector<int> leaving, arriving;
+  for (int i = 0; i < n; ++i) {
+    const bool is_there = cache->slots[order[i]] >= 0;
+    if (i < slots.n && !is_there) arriving.push_back(order[i]);
+    if (i >= slots.n && is_there) leaving.push_back(order[i]);
+  }
+  LB_ASSERT(leaving.size() == arriving.size());
+  for (size_t i = 0; i < leaving.size(); ++i) {
+    const int slot = std::exchange(cache->slots[leaving[i]], -1), expert = arriving[i];
+    cache->slots[expert] = slot;
+    for (const Matrix* m : matrices) {
+      const size_t rows = m->n_out / m->n_experts;
+      const quant::PlaneLayout all = quant::plane_layout(m->type, m->n_out, m->n_in),
+                               held = quant::plane_layout(m->type, m->rows_on_device(), m->n_in);
+      for (int plane = 0; plane < all.n_planes; ++plane) {
+        const size_t bytes = rows * all.row_bytes[plane];
+        auto* const to = static_cast<std::byte*>(const_cast<void*>(m->data)) + held.offset[plane] + slot * bytes;
+        stream.upload(to, m->host_experts + all.offset[plane] + expert * bytes, bytes);
+      }
+    }
+  }
+  const double total = std::accumulate(uses.begin(), uses.end(), 0.0);
+  for (int e = 0; e < n; ++e) {
+    cache->chosen[e] = uses[e];
+    cache->uses[e] = total > 0 ? static_cast<uint32_t>(double(uses[e]) / total * kPassUses) : 0;
+  }
+  stream.upload(slots.cache, cache.get(), sizeof *cache);
+}
+
+}  // namespace
+
+void Network::arrange_experts(std::span<const std::vector<uint64_t>> uses, Stream& stream) {
+  size_t layer = 0;
+  std::vector<Matrix*> matrices;
+  WeightVisitor visitor{[&](Matrix& m) {
+                          if (m.expert_slots > 0) matrices.push_back(&m);
+                        },
+                        [](const void* at, size_t) { return at; }};
+  visitor.slots = [&](ExpertSlots& slots) {
+    const std::vector<Matrix*> own = std::exchange(matrices, {});
+    if (slots.cache == nullptr || layer == uses.size()) return;
+    LB_CHECK(std::ssize(uses[layer]) == expert_products_.n, kInvalid, "uses of ", uses[layer].size(),
+             " experts in layer ", layer, ", which has ", expert_products_.n);
+    arrange_layer(slots, own, uses[layer++], stream);
+  };
+  visit(visitor);
+  stream.wait();
 }
 
 size_t Network::expert_bytes() {

@@ -71,6 +71,11 @@ class Network {
   int expert_slots() const { return expert_slots_; }
   // Visits the slots of each layer's experts; those without experts in host memory, too.
   void for_each_expert_layer(const std::function<void(ExpertSlots&)>& slots);
+  // How often the experts of each layer were chosen; no layers if all experts are in device memory.
+  std::vector<std::vector<uint64_t>> expert_uses(Stream& stream);
+  // Copies the experts that were used most to the slots, where expert_uses() then continues. uses: of the first layers.
+  // No pass may be in flight.
+  void arrange_experts(std::span<const std::vector<uint64_t>> uses, Stream& stream);
   // Planes of one expert of every layer, and of all experts.
   size_t expert_bytes();
   size_t largest_expert_bytes();  // of a layer

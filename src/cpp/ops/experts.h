@@ -26,6 +26,8 @@ struct ExpertCounts {
   unsigned long long bytes;         // copied
 };
 
+inline constexpr uint32_t kPassUses = 4096;  // ExpertCache::uses that the experts of a pass share
+
 // Which experts of a layer are in device memory, and how much each was used: the state of a cache, which only
 // find_experts writes. A pass is one MixExperts.
 struct ExpertCache {
@@ -34,10 +36,17 @@ struct ExpertCache {
   uint32_t uses[kMaxExperts];    // share of the choices of each pass, halved every kAgingPasses passes
   uint32_t last[kMaxExperts];    // last pass that chose the expert
   uint32_t served[kMaxExperts];  // last pass that computed the expert
-  int32_t now[kMaxExperts];      // slots of the experts to compute now; -1: not now
-  ExpertFills fills;             // experts to copy now
+  // Slots of the experts to compute now; -1: not now; below: the expert is in host memory, and the products that read
+  // it first copy it to slot_to_fill().
+  int32_t now[kMaxExperts];
+  ExpertFills fills;  // experts to copy now
   ExpertCounts counts;
+  unsigned long long chosen[kMaxExperts];  // choices of each expert in all passes
 };
+
+// ExpertCache::now of an expert that products copy to a slot, and the slot of such a value.
+LB_FN constexpr int32_t copied_by_products(int32_t slot) { return -2 - slot; }
+LB_FN constexpr int32_t slot_to_fill(int32_t now) { return -2 - now; }
 
 // The slots of a layer whose experts are not all in device memory: slot s is expert s of its matrices. n == 0: all
 // experts are there.
@@ -47,6 +56,7 @@ struct ExpertSlots {
   class StagedExperts* staged;   // copies of long prompts, and of memory that the device cannot read
   ExpertCache* cache;
   ExpertCounts* counts;  // in host memory that the device writes
+  bool is_pinned;        // the device reads gate, up and down itself
 };
 
 // The k experts with the largest logits of each row, in descending order; ties go to the lower index.

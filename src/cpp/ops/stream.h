@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/mixture.h"
 #include "ops/ops.h"
 
 namespace lb {
@@ -81,6 +82,18 @@ class Stream {
     if (const auto body = bodies_[Ops::index<Op>()].run_fused) return body(*this, &op, readers);
     run(op);
     run(readers);
+  }
+
+  // Runs the ops of a layer in order. A device may fuse them.
+  virtual void run_mixture(const MixtureLayer& layer) {
+    run(layer.in);
+    run(layer.routers);
+    run(layer.route);
+    if (layer.shared_inputs.n > 0) {
+      run(layer.shared_inputs);
+      run_fused(layer.shared_act, layer.shared_output);
+    }
+    run(layer.mix);
   }
 
  protected:

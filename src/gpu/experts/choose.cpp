@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/ceil_div.h"
+#include "gpu/elementwise/choose.h"
 #include "gpu/experts/instances.h"
 #include "gpu/gemv/choose.h"
 #include "quant/repack.h"
@@ -51,9 +52,20 @@ void set_matrix(Gemv& p, int i, const ExpertMatrix& matrix, int n_experts, int n
     if (plane > 0) p.matrices[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
   }
 }
+GemvMatrix host_matrix(const void* w, const ExpertMatrix& matrix, int n_experts, int n_in) {
+  Gemv host = {};
+  ExpertMatrix all = matrix;
+  all.w = w;
+  set_matrix(host, 0, all, n_experts, n_in);
+  return host.matrices[0];
+}
 void set_x(Gemv& p, const float* x, const RoundedRows& rounded, int n_in) {
   p.x = rounded;
   p.group.products[0] = {.x = x, .n_in = n_in};
+}
+
+ExpertMatrix shared_matrix(const Linear& op) {
+  return {.w = op.w, .type = op.type, .expert_rows = op.n_out, .first_row = 0, .bias = nullptr};
 }
 
 ExpertRows rows_of(const ExpertMatrix& matrix) { return {matrix.expert_rows, matrix.first_row, matrix.bias}; }
@@ -63,7 +75,7 @@ struct Scratch {
   size_t act_at, sums_at, down_at, bytes;
   Scratch(int rows, int k, int dim, int ffn) {
     const auto align = [](size_t n) { return (n + 255) / 256 * 256; };
-    const size_t values = size_t(rows) * k * ffn * sizeof(float);
+    const size_t values = (size_t(rows) * k + 1) * ffn * sizeof(float);  // with the shared expert's row
     act_at = align(rounded_bytes(rows, dim, true));
     sums_at = act_at + align(values);
     down_at = sums_at + align(values);
@@ -113,7 +125,13 @@ Launch choose(const RouteExperts& op, const Target& target) {
                  target, what);
 }
 
-MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
+namespace {
+
+struct SharedExpert {
+  const Linear *gate, *up, *down;
+};
+
+std::string checked_text(const MixExperts& op) {
   const std::string what =
       cat("[mix_experts] ", op.rows, " rows of ", op.k, " of ", op.n_experts, " experts, ", name(op.gate.type), ", ",
           name(op.up.type), " and ", name(op.down.type), " [", op.dim, ", ", op.ffn, "]");
@@ -121,10 +139,15 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
   for (const auto& [matrix, n_out] : {std::pair(op.gate, op.ffn), {op.up, op.ffn}, {op.down, op.dim}})
     LB_CHECK(matrix.first_row >= 0 && matrix.first_row + n_out <= matrix.expert_rows, kInvalid, what,
              ": rows outside an expert");
-  if (const std::optional<GroupedLaunches> grouped = choose_grouped(op, scratch, what, target)) return *grouped;
+  return what;
+}
+
+ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, void* scratch, const Target& target,
+                                const SharedExpert* shared = nullptr) {
   const Scratch layout(op.rows, op.k, op.dim, op.ffn);
   std::byte* base = static_cast<std::byte*>(scratch);
-  const int n_choices = op.rows * op.k, y_blocks = std::min(n_choices, kMaxGridY), n_held = held_experts(op);
+  const int n_choices = op.rows * op.k, n_acts = n_choices + (shared != nullptr);
+  const int y_blocks = std::min(n_acts, kMaxGridY), n_held = held_experts(op);
   ExpertLaunches result = {};
   result.slots = choose_slots(op, target);
   const int32_t* const slots = result.slots.n_groups > 0 ? op.slots.cache->now : nullptr;
@@ -137,8 +160,12 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
     result.round = {.x = op.x, .y = x, .rows = op.rows, .n_in = op.dim};
   }
   float* const act_values = reinterpret_cast<float*>(base + layout.act_at);
-  if (act_bits > 0) act = rounded_rows(base + layout.act_at, n_choices, op.ffn, act_bits == 16);
+  if (act_bits > 0) act = rounded_rows(base + layout.act_at, n_acts, op.ffn, act_bits == 16);
 
+  const auto host = [&](const ExpertMatrix& matrix, int n_in) {
+    const bool is_gate = matrix.w == op.gate.w, is_up = matrix.w == op.up.w;
+    return host_matrix(is_gate ? op.slots.gate : is_up ? op.slots.up : op.slots.down, matrix, op.n_experts, n_in);
+  };
   const auto gate_up = [&](const ExpertMatrix& first, const ExpertMatrix* second, float* sums, bool activates) {
     ExpertGateUp p = {.rows = {rows_of(first), rows_of(second != nullptr ? *second : first)},
                       .experts = op.experts,
@@ -151,10 +178,19 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
                       .ffn = op.ffn,
                       .limit = op.limit,
                       .has_both = second != nullptr,
-                      .activates = activates};
+                      .activates = activates,
+                      .has_shared = shared != nullptr};
     set_x(p.gemv, op.x, x, op.dim);
     set_matrix(p.gemv, 0, first, n_held, op.dim);
     if (second != nullptr) set_matrix(p.gemv, 1, *second, n_held, op.dim);
+    if (result.slots.products_copy) {
+      p.copied.host[0] = host(first, op.dim);
+      if (second != nullptr) p.copied.host[1] = host(*second, op.dim);
+    }
+    if (shared != nullptr) {
+      set_matrix(p.gemv, 2, shared_matrix(*shared->gate), 1, op.dim);
+      set_matrix(p.gemv, 3, shared_matrix(*shared->up), 1, op.dim);
+    }
     result.gate_up[result.n_gate_up++] = {
         checked({.kernel = kernel_of(first, op, what).gate_up,
                  .grid = {uint32_t(ceil_div(op.ffn, kExpertTile)), uint32_t(y_blocks), 1},
@@ -182,7 +218,9 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
           .y = op.y,
           .n_rows = op.rows,
           .k = op.k,
-          .dim = op.dim};
+          .dim = op.dim,
+          .has_shared = shared != nullptr};
+  if (shared != nullptr) set_matrix(down.gemv, 1, shared_matrix(*shared->down), 1, op.ffn);
   if (result.slots.n_groups > 1) {
     down.sums = reinterpret_cast<float*>(base + layout.down_at);
     result.sum_params = sum_of(op, down.sums);
@@ -190,12 +228,50 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
   }
   set_x(down.gemv, act_values, act, op.ffn);
   set_matrix(down.gemv, 0, op.down, n_held, op.ffn);
+  if (result.slots.products_copy) {
+    down.copied = {.host = {host(op.down, op.ffn)},
+                   .cache = op.slots.cache,
+                   .counts = op.slots.counts,
+                   .expert_bytes = result.slots.fill_params.pieces.bytes};
+  }
   result.down =
       checked({.kernel = kernel_of(op.down, op, what).down,
                .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32)), uint32_t(std::min(op.rows, kMaxGridY)), 1},
                .block = {kExpertDownThreads, 1, 1},
                .overlap_previous = true},
               target, what);
+  return result;
+}
+
+}  // namespace
+
+MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
+  const std::string what = checked_text(op);
+  if (const std::optional<GroupedLaunches> grouped = choose_grouped(op, scratch, what, target)) return *grouped;
+  return choose_by_output(op, what, scratch, target);
+}
+
+std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scratch, const Target& target) {
+  const MixExperts& op = layer.mix;
+  if (op.rows != 1 || (op.slots.n > 0 && !op.slots.is_pinned)) return {};
+  const std::string what = checked_text(op);
+  std::optional<ExpertLaunches> result;
+  if (layer.shared_inputs.n == 0) {
+    result = choose_by_output(op, what, scratch, target);
+  } else {
+    const SharedExpert shared = {&layer.shared_inputs.products[0], &layer.shared_inputs.products[1],
+                                 &layer.shared_output.products[0]};
+    const DType type = op.gate.type;
+    const bool are_alike = op.up.type == type && shared.gate->type == type && shared.up->type == type &&
+                           shared.down->type == op.down.type && shared.gate->n_out == op.ffn && op.limit == 0;
+    if (!are_alike || !sums_by_warp(layer.shared_inputs, target) || !sums_by_warp(layer.shared_output, target))
+      return {};
+    result = choose_by_output(op, what, scratch, target, &shared);
+  }
+  if (result->round.rows == 0) return result;
+  RmsNorm in = layer.in;
+  in.rounded = result->round.y;
+  if (!can_round(in)) return {};
   return result;
 }
 

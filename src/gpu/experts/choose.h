@@ -10,6 +10,7 @@
 #include "gpu/experts/shape.h"
 #include "gpu/gemm/choose.h"
 #include "ops/experts.h"
+#include "ops/mixture.h"
 #include "pack/launch.h"
 #include "pack/target.h"
 
@@ -26,7 +27,8 @@ struct SlotLaunches {
   FindExperts find_params;
   FillSlots fill_params;
   int n_groups;
-  bool is_found;  // by the launch of RouteExperts
+  bool is_found;       // by the launch of RouteExperts
+  bool products_copy;  // instead of fill
 };
 
 // The launches of a MixExperts, in order: for_each_launch().
@@ -54,6 +56,9 @@ struct GroupedLaunches {
 };
 using MixLaunches = std::variant<ExpertLaunches, GroupedLaunches>;
 MixLaunches choose(const MixExperts& op, void* scratch, const Target& target);
+// The launches of a layer of one row after its router: the shared expert's products are part of the others. Its norm
+// rounds x. nullopt: each op has launches of its own.
+std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scratch, const Target& target);
 
 // The launches of a MixExperts for long prompts (FindStreamed): the products of a group, and the copies to its half of
 // the ring, which run on another queue.
@@ -87,7 +92,7 @@ void for_each_group(const SlotLaunches& slots, Run&& run, Multiply&& multiply) {
   FindExperts find = slots.find_params;
   for (find.group = 0; find.group < slots.n_groups; ++find.group) {
     if (!slots.is_found) run(slots.find, find);
-    run(slots.fill, slots.fill_params);
+    if (!slots.products_copy) run(slots.fill, slots.fill_params);
     multiply();
   }
 }

@@ -22,14 +22,21 @@ bool routes_and_finds(int rows, int k, const ExpertSlots& slots) {
   return slots.n > 0 && rows <= kMaxRoutedRows && rows * k <= slots.n;
 }
 
-FindExperts find_of(const ExpertSlots& slots, const int32_t* experts, int n_choices, int n_experts) {
+// Whether the products copy the missing experts, which find_experts then marks (CopiedExperts). Grouped products do
+// not.
+bool products_copy(int rows, int k, const ExpertSlots& slots) {
+  return slots.is_pinned && rows < kMinGroupedRows && routes_and_finds(rows, k, slots);
+}
+
+FindExperts find_of(const ExpertSlots& slots, const int32_t* experts, int rows, int k, int n_experts) {
   return {.experts = experts,
           .cache = slots.cache,
           .counts = slots.counts,
-          .n_choices = n_choices,
+          .n_choices = rows * k,
           .n_experts = n_experts,
           .n_slots = slots.n,
-          .max_fills = slots.n};
+          .max_fills = slots.n,
+          .products_copy = products_copy(rows, k, slots)};
 }
 
 // Adds the planes of a matrix: from all experts in host memory to `held` experts at `to`.
@@ -96,7 +103,7 @@ std::optional<RouteFindLaunch> choose_route_find(const RouteExperts& op, const T
   return RouteFindLaunch{
       checked({.kernel = kRouteFindKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},
               target, "[route_experts]"),
-      {op, find_of(op.slots, op.experts, op.rows * op.k, op.n_experts)}};
+      {op, find_of(op.slots, op.experts, op.rows, op.k, op.n_experts)}};
 }
 
 SlotLaunches choose_slots(const MixExperts& op, const Target& target) {
@@ -112,7 +119,8 @@ SlotLaunches choose_slots(const MixExperts& op, const Target& target) {
   const int max_fills = op.rows > kMaxTree ? ceil_div(op.slots.n, 2) : op.slots.n;
   result.n_groups = chosen <= op.slots.n ? 1 : 1 + ceil_div(std::min(chosen, op.n_experts - op.slots.n), max_fills);
   result.is_found = routes_and_finds(op.rows, op.k, op.slots);
-  result.find_params = find_of(op.slots, op.experts, op.rows * op.k, op.n_experts);
+  result.products_copy = products_copy(op.rows, op.k, op.slots);
+  result.find_params = find_of(op.slots, op.experts, op.rows, op.k, op.n_experts);
   if (chosen > op.slots.n) result.find_params.max_fills = max_fills;
   result.find =
       checked({.kernel = kFindKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},

@@ -5,6 +5,7 @@
 // Needs: nvidia, bf16
 #include "dialect.h"
 
+#include "gpu/experts/copy_unit.h"
 #include "gpu/experts/route.h"
 
 namespace lb::gpu {
@@ -32,6 +33,7 @@ LB_DEVICE Rank block_rank(bool vote, int* counts) {
 
 LB_DEVICE void note_uses(ExpertCache& cache, int expert, uint32_t clock, uint32_t count, int n_choices) {
   cache.uses[expert] = (cache.uses[expert] >> (clock % kAgingPasses == 0)) + count * kPassUses / uint32_t(n_choices);
+  cache.chosen[expert] += count;
   if (count > 0) cache.last[expert] = clock;
 }
 
@@ -86,7 +88,7 @@ LB_DEVICE void find_experts(const FindExperts& p, const FindMemory& memory) {
     cache.fills.of[misses.before] = fill;
     if (p.host_fills != nullptr) p.host_fills->of[misses.before] = fill;
   }
-  if (is_expert) cache.now[expert] = now;
+  if (is_expert) cache.now[expert] = is_miss && now >= 0 && p.products_copy ? copied_by_products(now) : now;
   if (now >= 0) cache.served[expert] = clock;
   if (expert == 0) {
     cache.clock = clock;
@@ -117,24 +119,6 @@ LB_KERNEL(route_find_experts_kernel, RouteFindExperts, 512, 1) {
   wait_for_previous();
   if (warp() < p.route.rows) route(p.route, warp());
   find_experts(p.find, {&counts[0], &keys[0], &leaving[0], &warp_counts[0]});
-}
-
-LB_DEVICE void copy_unit(const uint8_t* from, uint8_t* to, int bytes, bool is_aligned) {
-  if (!is_aligned) {
-    for (int i = thread_id(); i < bytes; i += n_threads()) store(to + i, load_stream<uint8_t>(from + i));
-    return;
-  }
-  u32x4 loaded[kFillLoads] = {};
-  LB_UNROLL
-  for (int i = 0; i < kFillLoads; ++i) {
-    const int at = (i * kFillThreads + thread_id()) * 16;
-    if (at < bytes) loaded[i] = load_stream<u32x4>(from + at);
-  }
-  LB_UNROLL
-  for (int i = 0; i < kFillLoads; ++i) {
-    const int at = (i * kFillThreads + thread_id()) * 16;
-    if (at < bytes) store(to + at, loaded[i]);
-  }
 }
 
 // Copies n experts; from_to(number) says which one and to which slot. Blocks divide the units of all.

@@ -1,65 +1,120 @@
 // The first half of MixExperts: act() of every choice, rounded for the products that read it.
 //   Grid: x, tiles of 32 outputs; y, choices. A warp has four outputs of gate and of up and reads x once for all eight;
 //   the block collects the tile and one warp rounds it. The order of a sum depends on the shape alone, so a row's bits
-//   do not depend on other rows. Bound: bandwidth, the bytes of the chosen experts.
+//   do not depend on other rows. Of one row, the shared expert is one choice more. Bound: bandwidth, the bytes of the
+//   chosen experts.
 #pragma once
 
 #include "gpu/experts/act.h"
+#include "gpu/experts/copied.h"
 #include "gpu/experts/shape.h"
 #include "gpu/round_block.h"
 
 namespace lb::gpu {
 
-// tile: [kExpertTile] in shared memory.
-template <class Format>
-LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
-  dependents_may_launch();
-  wait_for_previous();
-  const int first = block_id() * kExpertTile, own = warp() * kExpertOutputs;
-  for (int choice = block_id_y(); choice < p.n_choices; choice += n_blocks_y()) {
-    const int expert = p.experts[choice], x_row = choice / p.k;
-    const int slot = p.slots == nullptr ? expert : p.slots[expert];
-    if (slot < 0) continue;
-    float sums[kExpertOutputs][2] = {};
-    for (int piece = lane(); piece < p.gemv.row_pieces; piece += 32) {
+// Sums of a warp's outputs over a row of x: matrices `matrix` and `matrix + 1`, whose rows of these outputs start at
+// gate_row and up_row. kIsShared: in the order of a GEMV (sums_by_warp()).
+template <class Format, bool kIsShared>
+LB_DEVICE void gate_up_sums(const ExpertGateUp& p, int x_row, int matrix, const int (&gate_rows)[kExpertOutputs],
+                            const int (&up_rows)[kExpertOutputs], float (&sums)[kExpertOutputs][2]) {
+  for (int first = 0; first < p.gemv.row_pieces; first += 32) {
+    const int piece = first + lane();
+    float parts[kExpertOutputs][2] = {};
+    if (piece < p.gemv.row_pieces) {
       typename Format::X x;
       x.read(p.gemv, x_row, piece);
       LB_UNROLL
       for (int i = 0; i < kExpertOutputs; ++i) {
-        const int out = min(first + own + i, p.ffn - 1);
-        const typename Format::Rows gate(p.gemv, 0, slot * p.rows[0].per_expert + p.rows[0].first + out, piece);
-        sums[i][0] += Format::dot(gate.read(0), x, piece);
+        const typename Format::Rows gate(p.gemv, matrix, gate_rows[i], piece);
+        (kIsShared ? parts : sums)[i][0] += Format::dot(gate.read(0), x, piece);
         if (!p.has_both) continue;
-        const typename Format::Rows up(p.gemv, 1, slot * p.rows[1].per_expert + p.rows[1].first + out, piece);
-        sums[i][1] += Format::dot(up.read(0), x, piece);
+        const typename Format::Rows up(p.gemv, matrix + 1, up_rows[i], piece);
+        (kIsShared ? parts : sums)[i][1] += Format::dot(up.read(0), x, piece);
       }
     }
-    LB_UNROLL
-    for (int i = 0; i < kExpertOutputs; ++i) {
-      const int out = min(first + own + i, p.ffn - 1);
-      const long bias = long(expert) * p.ffn + out;
-      float a = warp_sum(sums[i][0]);
-      if (p.rows[0].bias != nullptr) a += p.rows[0].bias[bias];
-      if (p.activates && p.has_both) {
-        float up = warp_sum(sums[i][1]);
-        if (p.rows[1].bias != nullptr) up += p.rows[1].bias[bias];
-        a = expert_act(a, up, p.limit);
-      } else if (p.activates) {
-        a = expert_act(p.gate_sums[long(choice) * p.ffn + out], a, p.limit);
-      }
-      if (lane() == 0) store(tile + own + i, a);
-    }
-    block_barrier();
-    if (warp() == 0) {
-      const long at = long(choice) * p.ffn + first;
-      if (p.rounded.high != nullptr) {  // ffn is a multiple of a tile
-        const auto values = load<f32x4>(tile + lane() % 8 * 4);
-        round_four(p.rounded, at + lane() % 8 * 4, values, lane() < 8);
-      } else if (first + lane() < p.ffn) {
-        p.y[at + lane()] = load<float>(tile + lane());
+    if constexpr (kIsShared) {
+      LB_UNROLL
+      for (int i = 0; i < kExpertOutputs; ++i) {
+        sums[i][0] += warp_sum(parts[i][0]);
+        sums[i][1] += warp_sum(parts[i][1]);
       }
     }
-    block_barrier();
+  }
+  if constexpr (kIsShared) return;
+  LB_UNROLL
+  for (int i = 0; i < kExpertOutputs; ++i) {
+    sums[i][0] = warp_sum(sums[i][0]);
+    if (p.has_both) sums[i][1] = warp_sum(sums[i][1]);
+  }
+}
+
+// The block's tile of row act_row of act(). expert: where it is in the matrices, and whose biases it has; -1: the
+// shared expert. tile: [kExpertTile] in shared memory.
+template <class Format, bool kIsShared>
+LB_DEVICE void gate_up_tile(const ExpertGateUp& p, int act_row, int x_row, int expert, int slot, float* tile) {
+  const int first = block_id() * kExpertTile, own = warp() * kExpertOutputs;
+  int gate_rows[kExpertOutputs], up_rows[kExpertOutputs];
+  LB_UNROLL
+  for (int i = 0; i < kExpertOutputs; ++i) {
+    const int out = min(first + own + i, p.ffn - 1);
+    gate_rows[i] = kIsShared ? out : slot * p.rows[0].per_expert + p.rows[0].first + out;
+    up_rows[i] = kIsShared ? out : slot * p.rows[1].per_expert + p.rows[1].first + out;
+  }
+  float sums[kExpertOutputs][2] = {};
+  gate_up_sums<Format, kIsShared>(p, x_row, kIsShared ? 2 : 0, gate_rows, up_rows, sums);
+  LB_UNROLL
+  for (int i = 0; i < kExpertOutputs; ++i) {
+    const int out = min(first + own + i, p.ffn - 1);
+    const long bias = long(expert) * p.ffn + out;
+    float a = sums[i][0];
+    if (!kIsShared && p.rows[0].bias != nullptr) a += p.rows[0].bias[bias];
+    if (p.activates && p.has_both) {
+      float up = sums[i][1];
+      if (!kIsShared && p.rows[1].bias != nullptr) up += p.rows[1].bias[bias];
+      a = expert_act(a, up, p.limit);
+    } else if (p.activates) {
+      a = expert_act(p.gate_sums[long(act_row) * p.ffn + out], a, p.limit);
+    }
+    if (lane() == 0) store(tile + own + i, a);
+  }
+  block_barrier();
+  if (warp() == 0) {
+    const long at = long(act_row) * p.ffn + first;
+    if (p.rounded.high != nullptr) {  // ffn is a multiple of a tile
+      const auto values = load<f32x4>(tile + lane() % 8 * 4);
+      round_four(p.rounded, at + lane() % 8 * 4, values, lane() < 8);
+    } else if (first + lane() < p.ffn) {
+      p.y[at + lane()] = load<float>(tile + lane());
+    }
+  }
+  block_barrier();
+}
+
+template <class Format>
+LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
+  dependents_may_launch();
+  wait_for_previous();
+  const int first = block_id() * kExpertTile, n_acts = p.n_choices + p.has_shared;
+  for (int choice = block_id_y(); choice < n_acts; choice += n_blocks_y()) {
+    if (choice == p.n_choices) {
+      gate_up_tile<Format, true>(p, choice, 0, -1, 0, tile);
+      break;
+    }
+    const int expert = p.experts[choice];
+    int slot = p.slots == nullptr ? expert : p.slots[expert], end = choice + 1;
+    if (slot == -1) continue;
+    if (slot < 0) {  // the expert's first choice multiplies for all
+      if (!is_absent(p.experts, choice, expert)) continue;
+      slot = slot_to_fill(slot);
+      end = p.n_choices;
+      for (int i = 0; i < (p.has_both ? 2 : 1); ++i)
+        copy_rows(p.gemv, p.copied.host[i], long(expert) * p.rows[i].per_expert + p.rows[i].first + first,
+                  p.gemv.matrices[i], long(slot) * p.rows[i].per_expert + p.rows[i].first + first,
+                  min(kExpertTile, p.ffn - first));
+      copies_are_done();
+    }
+    for (int other = choice; other < end; ++other)
+      if (p.experts[other] == expert) gate_up_tile<Format, false>(p, other, other / p.k, expert, slot, tile);
   }
 }
 

@@ -16,6 +16,10 @@ LB_DEVICE uint64_t expert_key(float logit, int expert) {
   return uint64_t(ordered) << 32 | ~uint32_t(expert);
 }
 LB_DEVICE int expert_of(uint64_t key) { return int(~uint32_t(key)); }
+LB_DEVICE float logit_of_key(uint64_t key) {  // a NaN as 0, because its row's weights are NaN
+  const uint32_t ordered = uint32_t(key >> 32);
+  return ordered == 0 ? 0.0f : quant::float_of(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+}
 
 LB_DEVICE uint64_t warp_largest_key(uint64_t key) {
   LB_UNROLL
@@ -51,7 +55,7 @@ LB_DEVICE void route(const RouteExperts& p, int row) {
     best = warp_largest_key(best);
     LB_UNROLL
     for (int i = 0; i < kLaneExperts; ++i) keys[i] = keys[i] == best ? 0 : keys[i];
-    const float logit = logit_of(expert_of(best));
+    const float logit = logit_of_key(best);
     if (j == 0) largest = logit;
     const float weight = exp_nonpositive(logit - largest);
     chosen_sum += weight;

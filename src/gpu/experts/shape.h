@@ -19,6 +19,15 @@ struct ExpertRows {
   const float* bias;  // [n_experts, n_out] or null
 };
 
+// Experts that a pass's products copy from host memory to their slots as the first to read them: the blocks of other
+// experts do not wait.
+struct CopiedExperts {
+  GemvMatrix host[2];  // all experts of matrices 0 and 1, in planes; w null: all experts are in their slots
+  ExpertCache* cache;
+  ExpertCounts* counts;  // in host memory
+  int expert_bytes;
+};
+
 // act() of every choice. gemv: the planes of all experts as one matrix each, and x. Its group has x and n_in; the teams
 // and blocks are unused. Gate and up of different types take two launches: the first writes gate_sums, the second reads
 // them.
@@ -26,7 +35,7 @@ struct ExpertGateUp {
   Gemv gemv;  // matrices: 0 is gate, 1 is up; of the two launches, 0 is the launch's matrix
   ExpertRows rows[2];
   const int32_t* experts;  // [n_choices]
-  const int32_t* slots;    // [n_experts] where each expert is in the planes; -1: not now. null: expert e is at e
+  const int32_t* slots;    // [n_experts] ExpertCache::now. null: expert e is at e
   const float* gate_sums;  // [n_choices, ffn] second launch; else null
   float* y;                // [n_choices, ffn]: act(), or the gate's sums
   RoundedRows rounded;     // act() rounded as by RoundRows, written instead of y; null: not written
@@ -34,11 +43,14 @@ struct ExpertGateUp {
   float limit;
   bool has_both;   // matrices 0 and 1
   bool activates;  // false: y gets the sums of matrix 0
+  // The shared expert follows the choices of the only row as row n_choices of act(). Matrices 2 and 3; sums as of GEMV.
+  bool has_shared;
+  CopiedExperts copied;
 };
 
 // y[r] of MixExperts from act(), which gemv reads: a row per choice.
 struct ExpertDown {
-  Gemv gemv;
+  Gemv gemv;  // matrix 1: the shared expert
   ExpertRows rows;
   const int32_t* experts;  // [n_rows, k]
   const int32_t* slots;    // as of ExpertGateUp
@@ -47,6 +59,8 @@ struct ExpertDown {
   float* y;     // [n_rows, dim]
   float* sums;  // [n_rows, k, dim] sums of each choice, written instead of y; null: not written
   int n_rows, k, dim;
+  bool has_shared;  // row k of act() is the shared expert's, which takes the place of `shared`; sums as of GEMV
+  CopiedExperts copied;
 };
 
 // Grouped products, for many rows. Choices are sorted by expert; the position of a choice is its place in that order.
@@ -101,7 +115,6 @@ inline constexpr int kFindThreads = kMaxExperts, kFillThreads = 256, kFillBlocks
 inline constexpr int kFillLoads = 4;                              // 16-byte loads in flight per thread
 inline constexpr int kFillUnit = kFillThreads * kFillLoads * 16;  // bytes that a block copies at a time
 inline constexpr int kAgingPasses = 16;
-inline constexpr uint32_t kPassUses = 4096;  // shared by the experts that a pass chooses
 
 struct FindExperts {
   const int32_t* experts;  // [n_choices]
@@ -110,6 +123,7 @@ struct FindExperts {
   ExpertFills* host_fills;  // in host memory: the experts to copy, for the host; null: the device copies them itself
   int n_choices, n_experts, n_slots;
   int group, max_fills;  // experts that a group copies at most
+  bool products_copy;    // CopiedExperts: no fill_slots follows
 };
 
 struct RouteFindExperts {

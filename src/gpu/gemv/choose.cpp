@@ -273,6 +273,12 @@ GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target
   return result;
 }
 
+bool sums_by_warp(const LinearGroup& group, const Target& target) {
+  if (split_types(group).n != 1 || group.products[0].rows != 1) return false;
+  const GemvShape shape = shape_of(group, target);
+  return shape.row_pieces <= shape.row_threads;
+}
+
 Launch choose(const RoundRows& op, const Target& target) {
   const std::string what = cat("[round_rows] ", op.rows, " rows of ", op.n_in);
   LB_CHECK(op.rows >= 1 && op.n_in >= 1 && op.n_in % kRoundBlock == 0, kInvalid, what, ": rows are multiples of ",
