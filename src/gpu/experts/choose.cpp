@@ -150,6 +150,7 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
                       .k = op.k,
                       .ffn = op.ffn,
                       .limit = op.limit,
+                      .is_gelu = op.is_gelu != 0,
                       .has_both = second != nullptr,
                       .activates = activates};
     set_x(p.gemv, op.x, x, op.dim);

@@ -43,9 +43,9 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
       if (p.activates && p.has_both) {
         float up = warp_sum(sums[i][1]);
         if (p.rows[1].bias != nullptr) up += p.rows[1].bias[bias];
-        a = expert_act(a, up, p.limit);
+        a = expert_act(a, up, p.limit, p.is_gelu);
       } else if (p.activates) {
-        a = expert_act(p.gate_sums[long(choice) * p.ffn + out], a, p.limit);
+        a = expert_act(p.gate_sums[long(choice) * p.ffn + out], a, p.limit, p.is_gelu);
       }
       if (lane() == 0) store(tile + own + i, a);
     }
