@@ -390,6 +390,15 @@ def test_a_router_with_a_bias(on: On, seed: int) -> None:
     check("route", weights, want, np.ones_like(want))
 
 
+def test_a_router_with_scales_of_its_experts(on: On, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits, scale = normal(rng, 9, 33), normal(rng, 33)
+    experts, weights = ops.route_experts(logits, 4, 1, None, scale, **on)
+    want_experts, want = experts_reference.route(logits, 4, True, scale)
+    assert np.array_equal(experts, want_experts)
+    check("route", weights, want, np.abs(scale[experts]))
+
+
 @pytest.mark.parametrize("shape", shapes.BIASES)
 def test_add_bias(on: On, shape: tuple[int, int], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -424,7 +433,7 @@ def test_soft_cap(on: On, shape: tuple[int, int], seed: int) -> None:
 def _mixture(
     dtypes: tuple[str, str, str],
     shape: tuple[int, ...],
-    is_clamped: bool,
+    act: str,
     activations: str,
     halves: dict[str, str],
     rng: np.random.Generator,
@@ -436,8 +445,10 @@ def _mixture(
     dim, ffn = (b * (values if values > 1 else 32) + (odd if values == 1 else 0) for b in (dim, ffn))
     gate, up, down = (linear_reference.random_weights(dtype, n * dim * ffn, rng).reshape(n, -1) for dtype in dtypes)
     own = experts_reference.Experts((gate, up, down), dtypes, ffn)
+    is_clamped = act == "clamped"
     if is_clamped:
         own = replace(own, biases=(normal(rng, n, ffn), normal(rng, n, ffn), normal(rng, n, dim)), limit=0.75)
+    own = replace(own, is_gelu=act == "gelu")
     experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
     around: tuple[Any, ...] = (None, None, normal(rng, rows, dim))
     if not is_clamped:
@@ -471,50 +482,47 @@ def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_
     n = len(gate)
     both = np.concatenate([gate, up], axis=1) if is_joined else gate
     return ops.mix_experts(both.reshape(-1), None if is_joined else up.reshape(-1), down.reshape(-1), own.types, n,
-                           own.ffn, *chosen, *around, own.biases, own.limit, activations, **on)  # fmt: skip
+                           own.ffn, *chosen, *around, own.biases, own.limit, activations,
+                           is_gelu=own.is_gelu, **on)  # fmt: skip
 
 
 def _check_mixture(
-    on: On, dtypes: tuple[str, str, str], shape: tuple[int, ...], is_clamped: bool, activations: str, seed: int
+    on: On, dtypes: tuple[str, str, str], shape: tuple[int, ...], act: str, activations: str, seed: int
 ) -> None:
     rounding = (
         "f32" if linear_reference.FP8 in dtypes and "pack" not in on else activations
     )  # the CPU rounds no x of FP8
     halves = _halves(on, dtypes, shape[0], activations)
-    own, chosen, around, (want, scale, _) = _mixture(
-        dtypes, shape, is_clamped, rounding, halves, np.random.default_rng(seed)
-    )
-    got = _mixed(on, own, chosen, around, is_clamped and dtypes[0] == dtypes[1], activations)
+    own, chosen, around, (want, scale, _) = _mixture(dtypes, shape, act, rounding, halves, np.random.default_rng(seed))
+    got = _mixed(on, own, chosen, around, act != "silu" and dtypes[0] == dtypes[1], activations)
     is_exact = activations == "int8" or set(dtypes) <= set(linear_reference.PLAIN_TYPES)
     limit = "matmul_wide" if halves else "linear" if is_exact or "pack" not in on else "linear_int16"
     check(limit, got, want, scale)
 
 
-MODES = [("int8", False), ("int8", True), ("f32", True)]
+MODES = [("int8", "silu"), ("int8", "clamped"), ("f32", "clamped"), ("int8", "gelu")]
 
 
-@pytest.mark.parametrize(("activations", "is_clamped"), MODES)
+@pytest.mark.parametrize(("activations", "act"), MODES)
 @pytest.mark.parametrize("shape", shapes.MIXTURES)
 @pytest.mark.parametrize(
     "dtype",
     ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", linear_reference.FP8],
 )
-def test_mix_experts(on: On, dtype: str, shape: tuple[int, ...], is_clamped: bool, activations: str, seed: int) -> None:
-    _check_mixture(on, (dtype, dtype, dtype), shape, is_clamped, activations, seed)
+def test_mix_experts(on: On, dtype: str, shape: tuple[int, ...], act: str, activations: str, seed: int) -> None:
+    _check_mixture(on, (dtype, dtype, dtype), shape, act, activations, seed)
 
 
-@pytest.mark.parametrize(("activations", "is_clamped"), MODES)
+@pytest.mark.parametrize(("activations", "act"), MODES)
 @pytest.mark.parametrize("dtypes", [("Q4_K", "Q5_K", "Q6_K"), ("F16", "Q8_0", "BF16"), ("Q8_0", "F32", "MXFP4")])
-def test_experts_of_several_types(
-    on: On, dtypes: tuple[str, str, str], is_clamped: bool, activations: str, seed: int
-) -> None:
-    _check_mixture(on, dtypes, (5, 3, 7, 1, 1, 0), is_clamped, activations, seed)
+def test_experts_of_several_types(on: On, dtypes: tuple[str, str, str], act: str, activations: str, seed: int) -> None:
+    _check_mixture(on, dtypes, (5, 3, 7, 1, 1, 0), act, activations, seed)
 
 
-@pytest.mark.parametrize(("activations", "is_clamped"), MODES)
+@pytest.mark.parametrize(("activations", "act"), MODES)
 @pytest.mark.parametrize(("rows", "n"), [(9, 7), (22, 2)])  # tiles of 16, of 64
 @pytest.mark.parametrize("dtypes", [("Q4_K", "Q4_K", "Q6_K"), ("BF16", "BF16", "Q8_0"), ("Q8_0", "Q8_0", "F16")])
 def test_many_rows_of_experts_of_several_types(
-    on: On, dtypes: tuple[str, str, str], rows: int, n: int, is_clamped: bool, activations: str, seed: int
+    on: On, dtypes: tuple[str, str, str], rows: int, n: int, act: str, activations: str, seed: int
 ) -> None:
-    _check_mixture(on, dtypes, (rows, 2, n, 1, 1, 0), is_clamped, activations, seed)
+    _check_mixture(on, dtypes, (rows, 2, n, 1, 1, 0), act, activations, seed)

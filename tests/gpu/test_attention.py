@@ -72,7 +72,7 @@ def test_rings_are_used_again(pack: _engine.gpu.Pack, dim: int, n_past: int, see
     compare({"pack": pack}, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 512), (4, 4, 48)))
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 504), (4, 4, 48)))
 @pytest.mark.parametrize("types", (("F32", "F32"), ("F16", "BF16"), ("BF16", "F32")))
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (70, 11)))
 def test_any_type_and_dim(
@@ -90,8 +90,36 @@ def test_any_type_and_dim(
     assert "attention_fp32_kernel" in ops.take_started(pack)
 
 
+@pytest.mark.parametrize("types", (("F16", "F16"), ("BF16", "BF16"), ("q8_0", "wht4")))
+@pytest.mark.parametrize(
+    ("heads", "n_past", "rows", "capacity", "window"),
+    (
+        (8, 0, 1, 0, 0),
+        (3, 63, 1, 1500, 0),
+        (4, 66, 4, 0, 0),
+        (1, 31, 17, 1500, 0),
+        (8, 40, 43, 0, 0),
+        (2, 90, 40, 1500, 70),
+    ),
+)
+def test_heads_of_512(
+    pack: _engine.gpu.Pack, types: tuple[str, str], heads: int, n_past: int, rows: int, capacity: int, window: int,
+    seed: int,
+) -> None:  # fmt: skip
+    """Steps of up to 16 queries per KV head, and 17, 344 and 80 of them in tiles of 32."""
+    if not attention_cases.has_matrix_units({"pack": pack}, 512):
+        pytest.skip("heads of 512 have kernels on matrix units on NVIDIA from sm_80 on")
+    rng = np.random.default_rng(seed)
+    cache = filled(n_past + rows, 2, 512, *types, rng, capacity)
+    ops.take_started(pack)
+    q, gate = normal(rng, 2, rows, 2 * heads, 512)
+    compare({"pack": pack}, cache, q * np.float32(3), n_past, gate, window=window)
+    queries, stored = 16 if heads * rows <= 16 else 32, types[0].lower() if types[0] == types[1] else "packed"
+    assert ops.take_started(pack)[0] == f"attention_wide_{queries}_{stored}_512_kernel"
+
+
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
-@pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16)))
+@pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16), ("F16", 512)))
 def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int) -> None:
     attention_cases.tree({"pack": pack}, np.random.default_rng(seed), dtype, dim, rows)
 

@@ -39,6 +39,8 @@ PAIRS = (*((t, t) for t in TYPES if t not in ("f32", "f16", "bf16")), ("f16", "q
         (256, 4, 66, 3, "decode"),
         (128, 2, 70, 33, "prefill_16"),
         (64, 1, 31, 67, "prefill_32"),
+        (512, 8, 70, 1, "wide_16"),
+        (512, 4, 40, 11, "wide_32"),
     ),
 )
 def test_pairs(
@@ -52,6 +54,9 @@ def test_pairs(
     q, gate = normal(rng, rows, 2 * heads, dim) * np.float32(3), normal(rng, rows, 2 * heads, dim)
     compare({"pack": pack}, cache, q, n_past, gate)
     started = set(ops.take_started(pack))
+    if not attention_cases.has_matrix_units({"pack": pack}, dim):
+        assert "attention_fp32_kernel" in started
+        return
     names = {kernel, "decode"} if kernel.startswith("decode") else {kernel, "prefill_16", "prefill_sm90"}
     assert started & {f"attention_{name}_packed_{dim}_kernel" for name in names}
 

@@ -64,6 +64,15 @@ def test_any_share_of_the_experts(pack: _engine.gpu.Pack, tmp_path: Path, name: 
     assert resident.expert_counts == (0, 0, 0)
 
 
+def test_experts_beside_a_dense_network(pack: _engine.gpu.Pack, data: Path) -> None:
+    path = data / "tiny" / "gemma4_c"
+    ids = np.load(data / "tiny" / "gemma4_c.npz")["ids"][:48]
+    resident, some = open_engine(path, pack=pack), open_engine(path, pack=pack, expert_slots=4)
+    for chunk in CHUNKS:
+        assert np.array_equal(logits_of(some, ids, chunk), logits_of(resident, ids, chunk)), chunk
+    assert min(some.expert_counts) > 0
+
+
 MANY = Shape("qwen3moe", "BF16", n_experts=40, n_used=4, **WIDE)  # more than a half of the ring
 
 

@@ -99,7 +99,7 @@ def widened(folder: Path, to: Path, ffn: int) -> Path:
     return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
 
 
-@pytest.mark.parametrize("name", ["gemma4_a", "mistral3_a", "phi3_a"])
+@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_c", "mistral3_a", "phi3_a"])
 def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
     """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
     arrays = np.load(data / "tiny" / f"{name}.npz")

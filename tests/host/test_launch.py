@@ -482,7 +482,9 @@ def choose_attention(
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("types", [("F16", "F16"), ("BF16", "BF16"), ("F32", "F32"), ("F16", "Q8_0"), ("Q5_1", "WHT4")])
-@pytest.mark.parametrize(("n_heads", "n_kv_heads", "head_dim"), [(24, 4, 256), (16, 8, 128), (9, 3, 64), (6, 1, 96)])
+@pytest.mark.parametrize(
+    ("n_heads", "n_kv_heads", "head_dim"), [(24, 4, 256), (16, 8, 128), (9, 3, 64), (6, 1, 96), (32, 4, 512)]
+)
 def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: int, head_dim: int) -> None:
     """Wide launches fill the chip and are not split; narrow ones are cut as far as the cache is long."""
     group = n_heads // n_kv_heads
@@ -503,6 +505,12 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 if rows * group > 64 and name in ("sm_90", "sim"):
                     queries, form, per_sm = 128, "prefill_sm90", 1
                 assert kernel == f"attention_{form}_{stored}_{head_dim}_kernel"
+            elif types[0] != "F32" and head_dim == 512 and "gfx" not in name and name != "sm_75":
+                queries = 16 if rows * group <= 16 else 32
+                each = (load(name).capabilities.shared_block_bytes + 1024) // 2 - 1024
+                per_sm = 2 if chosen[0]["shared_bytes"] <= each else 1
+                stored = types[0].lower() if types[0] == types[1] else "packed"
+                assert kernel == f"attention_wide_{queries}_{stored}_512_kernel"
             else:
                 queries, per_sm = 8, 2
                 assert kernel == "attention_fp32_kernel"

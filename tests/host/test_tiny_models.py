@@ -37,7 +37,7 @@ class Golden:
 
 
 # Random weights in BF16; logits and layers of transformers 5.24 with the same values, computed in fp64.
-OF_TRANSFORMERS = ["smollm3_a", "phi3_a", "mistral3_a", "gemma4_a", "gemma4_b"]
+OF_TRANSFORMERS = ["smollm3_a", "phi3_a", "mistral3_a", "gemma4_a", "gemma4_b", "gemma4_c"]
 
 
 @pytest.fixture(
@@ -107,7 +107,9 @@ def test_short_factors_of_longrope(data: Path, tmp_path: Path, suffix: str) -> N
         ("mistral3_a", {"head_dim": 24}, "has shape"),
         ("mistral3_a", {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
          "original_max_position_embeddings is missing"),
-        ("gemma4_a", {"enable_moe_block": True}, r"Gemma 4 with experts \(26B-A4B\) is not supported"),
+        ("gemma4_c", {"enable_moe_block": False}, "experts.down_proj.* is not part of this architecture"),
+        ("gemma4_c", {"top_k_experts": 10}, "top_k_experts is 10; at most 9"),
+        ("gemma4_c", {"moe_intermediate_size": 16}, "has shape"),
         ("gemma4_a", {"sliding_window": 63}, "sliding_window is 63; at least 64"),
         ("gemma4_a", {"hidden_activation": "silu"}, 'hidden_act "silu" is not supported; supported: gelu_pytorch_tanh'),
         ("gemma4_a", {"layer_types": ["full_attention"]}, "layer_types lists 1 layers; the model has 5"),
@@ -137,7 +139,7 @@ def test_what_gemma4_does_not_support(data: Path) -> None:
         open_scorer(path)
 
 
-@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_b"])
+@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_b", "gemma4_c"])
 def test_trees_rewinds_and_forks_of_gemma4(data: Path, name: str) -> None:
     """Layers that keep nothing take part in commits of trees, rewinds and saved sessions."""
     arrays = np.load(data / "tiny" / f"{name}.npz")

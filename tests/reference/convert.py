@@ -26,6 +26,14 @@ GEMMA4_NAMES = {
     "per_layer_input_gate": "inp_gate",
     "per_layer_projection": "proj",
     "post_per_layer_input_norm": "post_norm",
+    "router.proj": "ffn_gate_inp",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps",
+    "experts.down_proj": "ffn_down_exps",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
 }
 TOP_NAMES = {hf: gguf for gguf, hf in checkpoints.TOP_NAMES.items()} | {
     "model.embed_tokens_per_layer": "per_layer_token_embd",
@@ -76,7 +84,8 @@ def gguf_name(name: str, architecture: str) -> str:
         return f"{TOP_NAMES[stem]}.weight"
     _, _, layer, kind = stem.split(".", 3)
     names = LAYER_NAMES | GEMMA4_NAMES if architecture == "gemma4" else LAYER_NAMES
-    return f"blk.{layer}.{names[kind]}.weight"
+    own = names[kind]
+    return f"blk.{layer}.{own}" if own.endswith(".scale") else f"blk.{layer}.{own}.weight"
 
 
 def gemma4_metadata(config: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +99,13 @@ def gemma4_metadata(config: dict[str, Any]) -> dict[str, Any]:
         ]
     ffn = [config["intermediate_size"] * (2 if config["use_double_wide_mlp"] and i >= n - n_shared else 1)
            for i in range(n)]  # fmt: skip
+    experts = {
+        "expert_count": config["num_experts"],
+        "expert_used_count": config["top_k_experts"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+    }
     return {
+        **(experts if config["enable_moe_block"] else {}),
         "block_count": n,
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],

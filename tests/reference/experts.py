@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from reference.activations import geglu
 from reference.attention import round_to
 from reference.linear import PLAIN_TYPES, decode, quantize_q8
 from reference.rms_norm import silu
@@ -17,13 +18,17 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
 
-def route(logits: F32, k: int, is_normalized: bool) -> tuple[NDArray[np.int32], F64]:
-    """(experts [rows, k], weights [rows, k]), by descending logit; ties go to the lower index."""
+def route(
+    logits: F32, k: int, is_normalized: bool, scale: F32 | None = None
+) -> tuple[NDArray[np.int32], F64]:  # fmt: skip
+    """(experts [rows, k], weights [rows, k]), by descending logit; ties go to the lower index. scale: [experts] of the
+    weights."""
     experts = np.argsort(-logits, axis=1, kind="stable")[:, :k].astype(np.int32)
     wide = logits.astype(np.float64)
     e = np.exp(wide - wide.max(axis=1, keepdims=True))
     chosen = np.take_along_axis(e, experts, axis=1)
-    return experts, chosen / (chosen if is_normalized else e).sum(axis=1, keepdims=True)
+    weights = chosen / (chosen if is_normalized else e).sum(axis=1, keepdims=True)
+    return experts, weights if scale is None else weights * scale.astype(np.float64)[experts]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Experts:
     ffn: int
     biases: tuple[F32, F32, F32] | None = None
     limit: float = 0.0
+    is_gelu: bool = False
 
     @cached_property
     def values(self) -> list[F64]:
@@ -49,6 +55,8 @@ class Experts:
         ]
 
     def activate(self, gate: F64, up: F64) -> F64:
+        if self.is_gelu:
+            return geglu(gate, up)
         if self.limit == 0:
             return silu(gate) * up
         g = np.minimum(gate, self.limit)
@@ -91,7 +99,7 @@ def mix(
         codes = blocks / blocks.max(axis=1, keepdims=True) * 127
         margins = np.abs(codes % 1 - 0.5).reshape(n_rows, -1).min(axis=1)
     part, part_size = product(2, act.astype(np.float32))
-    # The slopes of both forms of act() are below 2; the sums of gate and up have errors of their own.
+    # The slopes of all forms of act() are below 2; the sums of gate and up have errors of their own.
     act_size = 2 * gate_size * np.maximum(up_size, 1) + np.abs(act)
     part_size = part_size + times(act_size, np.abs(own.values[2]))
     by_choice = weights.astype(np.float64)[..., None]

@@ -57,6 +57,10 @@ class Shape:
     n_used: int = 0  # experts that a token chooses
     expert_ffn: int = 0
     shared_ffn: int = 0  # of the shared expert; 0: none
+    # Gemma 4, whose layers but every `attention_interval`-th have a window and heads of their own
+    window_heads: tuple[int, int] = (0, 0)  # KV heads and head_dim of layers with a window
+    n_shared: int = 0  # last layers, which read the keys and values of others
+    token_input: int = 0  # width of each layer's own input of a token; 0: none
 
     def is_attention(self, layer: int) -> bool:
         return (layer + 1) % self.attention_interval == 0
@@ -148,6 +152,37 @@ def gpt_oss(n_layers: int, n_experts: int, hidden: int = 2880, n_heads: int = 64
     )
 
 
+def gemma4(
+    n_layers: int,
+    hidden: int,
+    ffn: int,
+    n_heads: int,
+    kv_heads: tuple[int, int],
+    window: int = 1024,
+    head_dims: tuple[int, int] = (256, 512),
+    vocab: int = 262144,
+    period: int = 6,
+) -> Shape:
+    """kv_heads, head_dims: of layers with a window and of the others. Where the heads differ in number, the others
+    have no values of their own."""
+    return Shape(
+        "gemma4",
+        n_layers,
+        hidden,
+        ffn,
+        n_heads,
+        kv_heads[1],
+        head_dim=head_dims[1],
+        vocab=vocab,
+        context=262144,
+        rope_base=1e6,
+        is_tied=True,
+        attention_interval=period,
+        window=window,
+        window_heads=(kv_heads[0], head_dims[0]),
+    )
+
+
 def dflash(n_layers: int, target: Shape, n_heads: int, taps: tuple[int, ...]) -> Shape:
     """The shape of a DFlash drafter for `target`: Qwen3 layers of the target's width, without embedding and head."""
     return Shape(
@@ -181,6 +216,10 @@ SHAPES = {
     "gpt-oss-tiny": gpt_oss(2, 8, hidden=288, n_heads=8, vocab=2048),
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
+    "gemma4-tiny": gemma4(6, 512, 1024, 4, (2, 1), window=128, vocab=2048, period=3),
+    "gemma4-e4b": replace(gemma4(42, 2560, 10240, 8, (2, 2), window=512), n_shared=18, token_input=256),
+    "gemma4-31b": gemma4(60, 5376, 21504, 32, (16, 4)),
+    "gemma4-26b-a4b": replace(gemma4(30, 2816, 2112, 16, (8, 2)), n_experts=128, n_used=8, expert_ffn=704),
 }
 
 
@@ -264,6 +303,9 @@ def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
     else:
         yield Tensor("token_embd.weight", (hidden, shape.vocab), "weight")
     yield Tensor("output_norm.weight", (hidden,), "near one")
+    if shape.architecture == "gemma4":
+        yield from gemma4_tensors(shape)
+        return
     if not shape.is_tied:
         yield Tensor("output.weight", (hidden, shape.vocab), "weight")
     second_norm = "post_attention_norm" if shape.family in ("qwen35", "gpt-oss") else "ffn_norm"
@@ -303,6 +345,54 @@ def mixture_tensors(shape: Shape) -> list[Tensor]:
     if shape.shared_ffn:
         found += swiglu_tensors("_shexp", hidden, shape.shared_ffn)
         found.append(Tensor("ffn_gate_inp_shexp.weight", (hidden,), "normal"))
+    return found
+
+
+def gemma4_tensors(shape: Shape) -> Iterator[Tensor]:
+    """Everything but the embedding and the last norm."""
+    hidden, n, width = shape.hidden, shape.n_layers, shape.token_input
+    yield Tensor("rope_freqs.weight", (shape.head_dim // 2,), "rope factors")
+    if width:
+        yield Tensor("per_layer_token_embd.weight", (n * width, shape.vocab), "weight")
+        yield Tensor("per_layer_model_proj.weight", (hidden, n * width), "weight")
+        yield Tensor("per_layer_proj_norm.weight", (width,), "near one")
+    for layer in range(n):
+        norms = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"]
+        found = [*gemma4_attention(shape, layer), *swiglu_tensors("", hidden, shape.ffn)]
+        if shape.n_experts:
+            norms += ["pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"]
+            experts, ffn = shape.n_experts, shape.expert_ffn
+            found += [
+                Tensor("ffn_gate_inp.weight", (hidden, experts), "normal"),
+                Tensor("ffn_gate_inp.scale", (hidden,), "near one"),
+                Tensor("ffn_gate_up_exps.weight", (hidden, 2 * ffn, experts), "weight"),
+                Tensor("ffn_down_exps.weight", (ffn, hidden, experts), "weight"),
+                Tensor("ffn_down_exps.scale", (experts,), "near one"),
+            ]
+        if width:
+            norms.append("post_norm")
+            found += [Tensor("inp_gate.weight", (hidden, width), "weight"),
+                      Tensor("proj.weight", (width, hidden), "weight")]  # fmt: skip
+        found.append(Tensor("layer_output_scale.weight", (1,), "near one"))
+        for tensor in (*(Tensor(f"{name}.weight", (hidden,), "near one") for name in norms), *found):
+            yield tensor._replace(name=f"blk.{layer}.{tensor.name}")
+
+
+def gemma4_attention(shape: Shape, layer: int) -> list[Tensor]:
+    hidden, sees_all = shape.hidden, shape.is_attention(layer)
+    kv_heads, dim = (shape.n_kv_heads, shape.head_dim) if sees_all else shape.window_heads
+    found = [
+        Tensor("attn_q.weight", (hidden, shape.n_heads * dim), "weight"),
+        Tensor("attn_output.weight", (shape.n_heads * dim, hidden), "weight"),
+        Tensor("attn_q_norm.weight", (dim,), "near one"),
+    ]
+    if layer < shape.n_layers - shape.n_shared:
+        found += [
+            Tensor("attn_k.weight", (hidden, kv_heads * dim), "weight"),
+            Tensor("attn_k_norm.weight", (dim,), "near one"),
+        ]
+        if not sees_all or shape.n_kv_heads == shape.window_heads[0]:
+            found.append(Tensor("attn_v.weight", (hidden, kv_heads * dim), "weight"))
     return found
 
 
@@ -431,6 +521,7 @@ FILLS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "convolution": lambda rng, n: 0.3 * rng.standard_normal(n),
     "decay rate": lambda rng, n: -rng.uniform(0.05, 8.0, n),  # -exp(A_log)
     "normal": lambda rng, n: rng.standard_normal(n),
+    "rope factors": lambda rng, n: np.where(np.arange(n) < n // 4, 1.0, 1e30),  # the other pairs do not rotate
 }
 
 
@@ -462,10 +553,13 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
         yield f"{arch}.expert_feed_forward_length", U32, shape.expert_ffn
         if shape.shared_ffn:
             yield f"{arch}.expert_shared_feed_forward_length", U32, shape.shared_ffn
-    else:
+    if not shape.n_experts or arch == "gemma4":
         yield f"{arch}.feed_forward_length", U32, shape.ffn
     yield f"{arch}.attention.head_count", U32, shape.n_heads
-    yield f"{arch}.attention.head_count_kv", U32, shape.n_kv_heads
+    if arch == "gemma4":
+        yield from gemma4_metadata(shape)
+    else:
+        yield f"{arch}.attention.head_count_kv", U32, shape.n_kv_heads
     yield f"{arch}.attention.key_length", U32, shape.head_dim
     yield f"{arch}.attention.value_length", U32, shape.head_dim
     yield f"{arch}.attention.layer_norm_rms_epsilon", F32, 1e-6
@@ -509,7 +603,28 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
     yield "tokenizer.ggml.add_bos_token", BOOL, False
 
 
-PRE_TOKENIZERS = {"qwen35": "qwen35", "qwen3": "qwen2", "gpt-oss": "gpt-4o"}
+# gemma4: the made-up vocabulary is byte-level, unlike Gemma's own.
+PRE_TOKENIZERS = {"qwen35": "qwen35", "qwen3": "qwen2", "gpt-oss": "gpt-4o", "gemma4": "qwen2"}
+
+
+def gemma4_metadata(shape: Shape) -> Iterator[tuple[str, int, object]]:
+    sees_all = [shape.is_attention(layer) for layer in range(shape.n_layers)]
+    kv_heads, dim = shape.window_heads
+    yield (
+        "gemma4.attention.head_count_kv",
+        ARRAY,
+        Array(I32, [shape.n_kv_heads if all_ else kv_heads for all_ in sees_all]),
+    )
+    yield "gemma4.attention.key_length_swa", U32, dim
+    yield "gemma4.attention.value_length_swa", U32, dim
+    yield "gemma4.attention.sliding_window", U32, shape.window
+    yield "gemma4.attention.sliding_window_pattern", ARRAY, Array(BOOL, [not all_ for all_ in sees_all])
+    yield "gemma4.attention.shared_kv_layers", U32, shape.n_shared
+    yield "gemma4.embedding_length_per_layer_input", U32, shape.token_input
+    yield "gemma4.rope.freq_base_swa", F32, 1e4
+    yield "gemma4.rope.dimension_count", U32, shape.head_dim
+    yield "gemma4.rope.dimension_count_swa", U32, dim
+    yield "gemma4.final_logit_softcapping", F32, 30.0
 
 
 def byte_tokens() -> list[str]:
@@ -571,11 +686,19 @@ def write(path: Path, shape: Shape, name: str, preset: str, seed: int, template:
 
 
 def write_sparse(path: Path, shape: Shape, name: str, preset: str) -> None:
-    """Writes only the header; the tensors are a sparse hole of zeros, which takes no disk space."""
+    """Writes only the header and rope factors, which a load checks. The other tensors are a sparse hole of zeros, which
+    takes no disk space."""
     tensors = tensors_of(shape, preset)
     head = header(shape, name, preset, tensors)
-    path.write_bytes(head)
-    os.truncate(path, len(head) + sum(tensor.n_bytes + len(padding(tensor.n_bytes)) for tensor in tensors))
+    with path.open("wb") as file:
+        file.write(head)
+        for tensor in tensors:
+            if tensor.fill == "rope factors":
+                factors = FILLS[tensor.fill](np.random.default_rng(0), prod(tensor.dims))
+                file.write(factors.astype(np.float32).tobytes() + padding(tensor.n_bytes))
+            else:
+                file.seek(tensor.n_bytes + len(padding(tensor.n_bytes)), os.SEEK_CUR)
+        file.truncate()
 
 
 def write_cyclic(file: BinaryIO, pool: Bytes, start: int, n_bytes: int) -> None:

@@ -19,7 +19,10 @@ from lucebox.selftest.inputs import ancestors_of, converted, normal, path, raw_b
 PACKED = (("q8_0", "q4_0"), ("wht4", "fp8"), ("q5_1", "wht3"), ("tq3_0", "bf16"))
 # (query heads, KV heads, head_dim), rows: few and many queries per KV head, and a head_dim that matrix units do not
 # support.
-ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (1, 2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
+ATTENTION = (
+    ((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (1, 2, 33, 65)), ((12, 2, 256), (1, 11)), ((8, 1, 512), (1, 2, 9)),
+    ((3, 3, 24), (5,)),
+)  # fmt: skip
 
 
 def caches(rng: np.random.Generator) -> Iterator[Case]:
@@ -45,7 +48,7 @@ def packed(rng: np.random.Generator) -> Iterator[Case]:
     """Caches of packed types: the rows that an append stores, and attention of one to many rows, with a gate, and once
     with a tree."""
     for types in PACKED:
-        for heads, kv_heads, dim in ((6, 2, 64), (3, 1, 128), (6, 2, 256)):
+        for heads, kv_heads, dim in ((6, 2, 64), (3, 1, 128), (6, 2, 256), (8, 1, 512)):
             for rows, n_past in ((1, 205), (3, 60), (11, 205), (35, 205), (35, 20), (67, 5)):
                 n_pages = 5 if n_past == 205 else 2  # the warpgroup kernel needs more than two
                 where = (*types, rng.permutation(5)[:n_pages].astype(np.int32))

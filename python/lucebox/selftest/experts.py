@@ -27,6 +27,9 @@ def routes(rng: np.random.Generator) -> Iterator[Case]:
         yield case("route_experts", "exact", *arguments, kept=_experts)
         yield case("route_experts", "row", *arguments, kept=_weights, unit=1.0)
         yield case("route_experts", "exact", *arguments, rng.integers(-6, 6, n).astype(np.float32), kept=_experts)
+        yield case(
+            "route_experts", "row", *arguments, None, rng.uniform(0.5, 1, n).astype(np.float32), kept=_weights, unit=1.0
+        )
 
 
 def mixtures(rng: np.random.Generator) -> Iterator[Case]:
@@ -45,6 +48,7 @@ def mixtures(rng: np.random.Generator) -> Iterator[Case]:
             for case_of in (
                 partial(case, "mix_experts", limit, gate, up, down, *given, *around),
                 partial(case, "mix_experts", limit, joined, None, down, *given, biases=biases, clamp=0.7),
+                partial(case, "mix_experts", limit, joined, None, down, *given, *around, is_gelu=True),
             ):
                 reference = _rounded_mixture if (dtype, activations) == ("F8_E4M3", "int8") else None
                 yield _by_terms(case_of(activations=activations, reference=reference))
@@ -55,7 +59,7 @@ def mixtures(rng: np.random.Generator) -> Iterator[Case]:
 def _rounded_mixture(
     gate: Array, up: Array | None, down: Array, types: tuple[str, str, str], n: int, ffn: int, x: Array, experts: Array,
     weights: Array, shared: Array | None = None, shared_gate: Array | None = None, add: Array | None = None, *,
-    biases: tuple[Array, Array, Array] | None = None, clamp: float = 0.0, activations: str,
+    biases: tuple[Array, Array, Array] | None = None, clamp: float = 0.0, activations: str, is_gelu: bool = False,
 ) -> Array:  # fmt: skip
     """The mixture from the CPU's products of its parts, which round x and act() as a device does."""
     rows, dim = x.shape
@@ -72,6 +76,8 @@ def _rounded_mixture(
         if clamp:
             g = np.minimum(g, clamp)
             act = g * _sigmoid(1.702 * g) * (np.clip(u, -clamp, clamp) + 1)
+        elif is_gelu:
+            act = g * _sigmoid(1.5957691216 * (g + 0.044715 * g**3)) * u
         else:
             act = g * _sigmoid(g) * u
         act = act.astype(np.float32)[None]

@@ -169,7 +169,7 @@ round_rows = Op("round_rows", "x y", "y")
 rms_norm_rounded = Op("rms_norm", "x w eps rounded", "y rounded")
 gated_rms_norm_rounded = Op("gated_rms_norm", "o z w eps rounded", "y rounded", "o")
 swiglu_rounded = Op("swiglu", "gate up rounded", "y rounded", "gate")
-route_experts = Op("route_experts", "logits k is_normalized bias", "experts weights", bias=None)
+route_experts = Op("route_experts", "logits k is_normalized bias scale", "experts weights", bias=None, scale=None)
 add_bias = Op("add_bias", "y bias", "y")
 rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
 rope_table = Op("rope_table", "pos axis inv_freq scale row_scales period", "cos sin", scale=1.0, row_scales=None,
@@ -217,7 +217,8 @@ def linear_group(
 def mix_experts(
     gate: Bytes, up: Bytes | None, down: Bytes, types: tuple[str, str, str], n_experts: int, ffn: int, x: F32,
     experts: I32, weights: F32, shared: F32 | None = None, shared_gate: F32 | None = None, add: F32 | None = None,
-    biases: tuple[F32, F32, F32] | None = None, clamp: float = 0.0, activations: str = "int8", **on: Any,
+    biases: tuple[F32, F32, F32] | None = None, clamp: float = 0.0, activations: str = "int8", is_gelu: bool = False,
+    **on: Any,
 ) -> F32:  # fmt: skip
     """y [rows, dim] from the bytes of all experts' blocks. up None: an expert's rows of gate and then of up are in
     `gate`. clamp: the limit of a clamped activation. biases: of gate, up [n_experts, ffn] and down [n_experts, dim]."""
@@ -226,7 +227,8 @@ def mix_experts(
     y: F32 = run("mix_experts", on, gate=gate, up=gate if up is None else up, down=down, gate_type=types[0],
                  up_type=types[1], down_type=types[2], n_experts=n_experts, dim=dim, ffn=ffn, rows=rows, k=k,
                  gate_rows=2 * ffn if is_joined else ffn, gate_first=0, up_rows=2 * ffn if is_joined else ffn,
-                 up_first=ffn if is_joined else 0, down_rows=dim, down_first=0, limit=clamp, activations=activations,
+                 up_first=ffn if is_joined else 0, down_rows=dim, down_first=0, limit=clamp, is_gelu=int(is_gelu),
+                 activations=activations,
                  x=x, experts=experts, weights=weights, shared=shared, shared_gate=shared_gate, add=add,
                  gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)["y"]  # fmt: skip
     return y

@@ -41,7 +41,10 @@ void route(const RouteExperts& op, int row) {
     for (int j = 0; j < op.k; ++j) sum += std::exp(logits[experts[j]] - largest);
   else
     for (int e = 0; e < op.n_experts; ++e) sum += std::exp(logits[e] - largest);
-  for (int j = 0; j < op.k; ++j) weights[j] = static_cast<float>(std::exp(logits[experts[j]] - largest) / sum);
+  for (int j = 0; j < op.k; ++j) {
+    const double scale = op.scale == nullptr ? 1 : op.scale[experts[j]];
+    weights[j] = static_cast<float>(std::exp(logits[experts[j]] - largest) / sum * scale);
+  }
   if (std::any_of(logits.begin(), logits.begin() + op.n_experts, [](float logit) { return std::isnan(logit); }))
     std::fill_n(weights, op.k, NAN);
 }
@@ -119,7 +122,9 @@ class Mixture {
       for (int place = first_[e]; place < first_[e + 1]; ++place) {
         float *gate = gate_ + long(place) * op_.ffn + begin, *up = up_ + long(place) * op_.ffn + begin;
         const int n = end - begin;
-        if (op_.limit > 0)
+        if (op_.is_gelu)
+          kernels_.geglu({gate, up, gate, 1, n, n}, 0, 1);
+        else if (op_.limit > 0)
           kernels_.clamped_swiglu(gate, up, gate, n, op_.limit);
         else
           kernels_.swiglu({gate, up, gate, 1, n}, 0, 1);

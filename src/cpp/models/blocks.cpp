@@ -2,6 +2,7 @@
 // channels, VH value heads.
 #include "models/blocks.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -80,6 +81,7 @@ struct MlpBuffers {
 };
 
 struct MoeBuffers {
+  float* router_x;              // [T, hidden] of a router with a norm of its own
   float* logits;                // [T, experts]
   float* weights;               // [T, k]
   int32_t* experts;             // [T, k]
@@ -88,6 +90,7 @@ struct MoeBuffers {
   MoeBuffers(Carver& scratch, const MoeBlock& block, int rows) {
     const ExpertSizes& sizes = block.sizes;
     const size_t t = rows, choices = t * sizes.used, hidden = block.router.n_in, shared_ffn = t * sizes.shared;
+    router_x = scratch.take<float>(block.router_norm != nullptr ? t * hidden : 0);
     logits = scratch.take<float>(t * sizes.n);
     weights = scratch.take<float>(choices);
     experts = scratch.take<int32_t>(choices);
@@ -95,6 +98,14 @@ struct MoeBuffers {
     shared = scratch.take<float>(block.has_shared() ? t * hidden : 0);
     mlp_gate = scratch.take<float>(shared_ffn);
     mlp_up = scratch.take<float>(shared_ffn);
+  }
+};
+
+struct BothBuffers {
+  float *dense, *experts;  // [T, hidden]
+  BothBuffers(Carver& scratch, const DenseAndExperts& block, int rows) {
+    const size_t values = size_t(rows) * block.experts.router.n_in;
+    dense = scratch.take<float>(values), experts = scratch.take<float>(values);
   }
 };
 
@@ -388,10 +399,17 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
   };
   LB_ASSERT(result != in.y);
   const BlockResult out(x, result, step);
-  MixtureLayer layer = {
-      .in = in,
-      .routers = {{product(router, in.y, b.logits, step)}, 1},
-      .route = {b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized, slots}};
+  const float* router_x = in.y;
+  if (router_norm != nullptr) {
+    RmsNorm own = in;
+    own.w = router_norm, own.y = b.router_x;
+    run(own, step.stream);
+    router_x = b.router_x;
+  }
+  MixtureLayer layer = {.in = in,
+                        .routers = {{product(router, router_x, b.logits, step)}, 1},
+                        .route = {b.logits, biases.router, router_scale, b.experts, b.weights, rows, sizes.n, k,
+                                  sizes.is_normalized, slots}};
   if (has_shared()) {
     layer.routers.products[layer.routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
     layer.shared_inputs = {{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2};
@@ -417,10 +435,33 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
                .dim = router.n_in,
                .ffn = sizes.ffn,
                .limit = sizes.limit,
+               .is_gelu = sizes.is_gelu,
                .activations = step.activations,
                .slots = with_host};
   step.stream.run_mixture(layer);
   out.finish(router.n_in);
+}
+
+void DenseAndExperts::carve(Carver& scratch, int rows) const {
+  BothBuffers(scratch, *this, rows);
+  Carver of_dense, of_experts;  // in the same memory
+  dense.carve(of_dense, rows), experts.carve(of_experts, rows);
+  scratch.take<std::byte>(std::max(of_dense.used(), of_experts.used()));
+}
+
+void DenseAndExperts::forward(const RmsNorm& in, const float* add, float* result, const Step& step) const {
+  LB_ASSERT(add == nullptr);
+  Carver scratch = step.scratch;
+  const BothBuffers b(scratch, *this, step.rows);
+  Step inner = step;
+  inner.scratch = scratch;
+  const int hidden = experts.router.n_in;
+  dense.forward(in, nullptr, b.dense, inner);
+  run(RmsNorm{b.dense, dense_post_norm, b.dense, step.rows, 1, hidden, hidden, hidden, in.eps}, step.stream);
+  RmsNorm own = in;
+  own.w = experts_norm;
+  experts.forward(own, nullptr, b.experts, inner);
+  run(AddNorm{b.dense, b.experts, experts_post_norm, result, step.rows, hidden, in.eps, 1}, step.stream);
 }
 
 void TokenInput::forward(const float* x, const float* input, long stride, float* result, const Step& step) const {

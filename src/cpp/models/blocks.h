@@ -98,7 +98,8 @@ struct ExpertSizes {
   int n = 0, used = 0;      // experts, and those that a row chooses
   int ffn = 0, shared = 0;  // inner dimension of an expert, and of the shared expert; 0: no shared expert
   bool is_normalized = true;
-  float limit = 0;  // of a clamped activation (MixExperts); 0: plain SwiGLU
+  float limit = 0;       // of a clamped activation (MixExperts); 0: plain SwiGLU
+  bool is_gelu = false;  // GeGLU instead
 };
 
 // Biases of a mixture; null: none.
@@ -118,6 +119,8 @@ struct MoeBlock {
   SwiGluMlp shared;  // without data: no shared expert
   Matrix shared_gate;  // [1, hidden]
   MoeBiases biases;
+  const float* router_norm = nullptr;   // [hidden] the router reads x normed with this weight; null: it reads in.y
+  const float* router_scale = nullptr;  // [experts] factors of the weights, or null
   ExpertSlots slots{};  // of experts that are not all in device memory; the host's addresses are those of the matrices
   // result = x + moe(in.y); result may be x
   void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
@@ -128,6 +131,8 @@ struct MoeBlock {
     if (has_shared()) shared.visit(matrix, vector), matrix(shared_gate);
     const size_t n = sizes.n;
     if (biases.router != nullptr) vector(biases.router, n);
+    if (router_norm != nullptr) vector(router_norm, router.n_in);
+    if (router_scale != nullptr) vector(router_scale, n);
     if (biases.gate != nullptr) vector(biases.gate, n * sizes.ffn), vector(biases.up, n * sizes.ffn);
     if (biases.down != nullptr) vector(biases.down, n * router.n_in);
     if (vector.slots) vector.slots(slots);
@@ -142,7 +147,29 @@ struct MoeBlock {
   size_t unused_bytes() const { return (gate.bytes() + up.bytes() + down.bytes()) / sizes.n * (sizes.n - sizes.used); }
 };
 
-using FeedForward = std::variant<SwiGluMlp, MoeBlock>;
+// norm(dense(in.y)) + norm(experts(x)). The experts have a norm of x of their own.
+struct DenseAndExperts {
+  SwiGluMlp dense;
+  MoeBlock experts;
+  const float* experts_norm = nullptr;                                   // [hidden]
+  const float *dense_post_norm = nullptr, *experts_post_norm = nullptr;  // [hidden]
+  // add must be null: another norm follows.
+  void forward(const RmsNorm& in, const float* add, float* result, const Step& step) const;
+  void carve(Carver& scratch, int rows) const;
+  void visit(auto&& matrix, auto&& vector) {
+    dense.visit(matrix, vector), experts.visit(matrix, vector);
+    for (const float** norm : {&experts_norm, &dense_post_norm, &experts_post_norm}) vector(*norm, experts.router.n_in);
+  }
+  void groups(auto&& group) const { dense.groups(group), experts.groups(group); }
+};
+
+using FeedForward = std::variant<SwiGluMlp, MoeBlock, DenseAndExperts>;
+
+// The mixture of a feed-forward network; null: it has none.
+inline const MoeBlock* find_experts(const FeedForward& ffn) {
+  if (const auto* both = std::get_if<DenseAndExperts>(&ffn)) return &both->experts;
+  return std::get_if<MoeBlock>(&ffn);
+}
 
 // A layer's own input of every token: x + norm(proj(gelu(gate x) * input)), after the feed-forward network.
 struct TokenInput {

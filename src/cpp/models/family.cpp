@@ -88,9 +88,9 @@ void read_sizes(const Fields& fields, ModelInfo& info, const Allowed& allowed) {
   info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
   info.hidden = fields.count({"embedding_length", {"hidden_size"}});
   const FieldName ffn{"feed_forward_length", {"intermediate_size"}};
-  info.ffn = info.experts.n > 0                          ? fields.find_count(ffn).value_or(0)
-             : allowed.layers_differ && fields.is_gguf() ? largest(fields, ffn)
-                                                         : fields.count(ffn);
+  info.ffn = allowed.layers_differ && fields.is_gguf()      ? largest(fields, ffn)
+             : info.experts.n > 0 && !allowed.layers_differ ? fields.find_count(ffn).value_or(0)
+                                                            : fields.count(ffn);
   info.n_heads = fields.count({"attention.head_count", {"num_attention_heads"}});
   info.n_kv_heads = kv_heads(fields, info.n_heads, allowed.layers_differ);
   info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
@@ -162,21 +162,27 @@ SwiGluMlp bind_swiglu(Binder& binder, int hidden, int ffn, LayerNumber i, const 
           .down = matrix("down", hidden, ffn, Split::columns(ffn))};
 }
 
-MoeBlock bind_moe(Binder& binder, const ModelInfo& info, LayerNumber i) {
+}  // namespace
+
+SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
+  return bind_swiglu(binder, info.hidden, info.ffn, i, "", "mlp");
+}
+
+MoeBlock bind_moe(Binder& binder, const ModelInfo& info, LayerNumber i, const char* hf_router, const char* hf_experts) {
   const ExpertSizes& sizes = info.experts;
   const int h = info.hidden, f = sizes.ffn;
   const auto experts = [&](const char* kind, int n_out, int n_in) {
-    const std::string gguf = cat("ffn_", kind, "_exps.weight"), hf = cat("mlp.experts.", kind, "_proj");
+    const std::string gguf = cat("ffn_", kind, "_exps.weight"), hf = cat(hf_experts, ".", kind, "_proj");
     const auto of_expert = [&](int e) {
-      const std::string one = cat("mlp.experts.", e, ".", kind, "_proj.weight");
+      const std::string one = cat(hf_experts, ".", e, ".", kind, "_proj.weight");
       return layer_tensor(i, gguf.c_str(), one.c_str());
     };
     return binder.experts(layer_tensor(i, gguf.c_str(), hf.c_str()), sizes.n, n_out, n_in,
                           binder.is_gguf() ? nullptr : std::function<TensorName(int)>(of_expert));
   };
   MoeBlock block{.sizes = sizes};
-  block.router = binder.router(layer_tensor(i, "ffn_gate_inp.weight", "mlp.gate.weight"), sizes.n, h);
-  if (binder.has(layer_tensor(i, "ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"))) {
+  block.router = binder.router(layer_tensor(i, "ffn_gate_inp.weight", hf_router), sizes.n, h);
+  if (binder.has(layer_tensor(i, "ffn_gate_up_exps.weight", cat(hf_experts, ".gate_up_proj").c_str()))) {
     block.gate = experts("gate_up", 2 * f, h);
   } else {
     block.gate = experts("gate", f, h);
@@ -188,12 +194,6 @@ MoeBlock bind_moe(Binder& binder, const ModelInfo& info, LayerNumber i) {
     block.shared_gate = binder.row(layer_tensor(i, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"), h);
   }
   return block;
-}
-
-}  // namespace
-
-SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
-  return bind_swiglu(binder, info.hidden, info.ffn, i, "", "mlp");
 }
 
 SwiGluMlp bind_joined_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
@@ -211,7 +211,7 @@ FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber i) {
 
 ExpertSizes read_experts(const Fields& fields, bool is_normalized, const ExpertNames& names) {
   const FieldName n{"expert_count", {names.n}};
-  const FieldName used{"expert_used_count", {"num_experts_per_tok"}};
+  const FieldName used{"expert_used_count", {names.used}};
   const ExpertSizes sizes{
       .n = fields.count(n),
       .used = fields.count(used),

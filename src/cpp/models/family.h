@@ -26,7 +26,7 @@ struct Allowed {
 void read_sizes(const Fields& fields, ModelInfo& info, const Allowed& allowed = {});
 // Names in config.json of a mixture's sizes, which differ between families.
 struct ExpertNames {
-  const char *n = "num_experts", *ffn = "moe_intermediate_size";
+  const char *n = "num_experts", *ffn = "moe_intermediate_size", *used = "num_experts_per_tok";
 };
 // Sizes of a mixture. Call before read_sizes(), which needs no dense feed-forward size then.
 ExpertSizes read_experts(const Fields& fields, bool is_normalized, const ExpertNames& names = {});
@@ -70,6 +70,9 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 // The layer's SwiGLU, or its mixture if the model has experts.
 FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber layer);
+// Its mixture. hf_router, hf_experts: names in safetensors.
+MoeBlock bind_moe(Binder& binder, const ModelInfo& info, LayerNumber layer, const char* hf_router = "mlp.gate.weight",
+                  const char* hf_experts = "mlp.experts");
 // The layer's SwiGLU, whose gate and up are one matrix.
 SwiGluMlp bind_joined_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 DeltaNetBlock bind_delta_net(Binder& binder, const ModelInfo& info, const RecurrentShape& shape, LayerNumber layer);
@@ -122,9 +125,9 @@ struct Family {
   ExpertSizes (*experts)(const Fields&) = nullptr;
   void (*read)(const Fields&, FamilyConfig&) = nullptr;
   void (*bind_ropes)(const Fields&, Binder&, const FamilyConfig&, Weights&) = nullptr;  // null: rope_angles()
-  FeedForward (*bind_experts)(Binder&, const ModelInfo&, int layer) = nullptr;          // null: bind_ffn()
-  void (*check)(const ModelFile&, const FamilyConfig&) = nullptr;       // refuses files by their tensors
-  bool (*skips)(std::string_view name, const FamilyConfig&) = nullptr;  // tensors that the engine does not use
+  FeedForward (*bind_experts)(Binder&, const ModelInfo&, int layer) = nullptr;  // of a mixture; null: bind_ffn()
+  void (*check)(const ModelFile&, const FamilyConfig&) = nullptr;               // refuses files by their tensors
+  bool (*skips)(std::string_view name, const FamilyConfig&) = nullptr;          // tensors that the engine does not use
 
   bool has_gelu() const { return std::string_view(allowed.activation) != "silu"; }
 };

@@ -31,7 +31,7 @@ Mixer bind_mixer(Binder& binder, const Family& family, const FamilyConfig& confi
 FeedForward bind_feed_forward(Binder& binder, const Family& family, const FamilyConfig& config, int i) {
   ModelInfo info = config.info;
   if (config.layers[i].ffn > 0) info.ffn = config.layers[i].ffn;
-  if (family.bind_experts != nullptr) return family.bind_experts(binder, info, i);
+  if (family.bind_experts != nullptr && info.experts.n > 0) return family.bind_experts(binder, info, i);
   FeedForward ffn = family.joins_gate_and_up ? bind_joined_mlp(binder, info, i) : bind_ffn(binder, info, i);
   if (auto* mlp = std::get_if<SwiGluMlp>(&ffn)) mlp->is_gelu = family.has_gelu();
   return ffn;

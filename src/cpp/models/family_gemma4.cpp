@@ -1,5 +1,6 @@
 // Gemma 4, text: windows in five of six layers, whose heads are smaller and have a rope of their own; norms before and
-// after each branch; in the last layers of E2B and E4B no keys and values, and an own input of each token.
+// after each branch; in the last layers of E2B and E4B no keys and values, and an own input of each token; in 26B-A4B
+// experts beside the dense network.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -37,12 +38,30 @@ std::vector<int> by_layer(const Fields& fields, const char* key, int n, int othe
   return values;
 }
 
-void refuse_mixture(const Fields& fields) {
+// 26B-A4B has a mixture beside each dense network.
+ExpertSizes experts(const Fields& fields) {
   const FieldName name{"expert_count", {"enable_moe_block"}};
   const bool has_experts = fields.is_gguf() ? fields.gguf()->find_uint(fields.gguf_key(name.gguf)).value_or(0) > 0
                                             : fields.flag(name, false);
-  LB_CHECK(!has_experts, kUnsupported, fields.where(name),
-           ": Gemma 4 with experts (26B-A4B) is not supported; supported: E2B, E4B, 12B, 31B");
+  if (!has_experts) return {};
+  ExpertSizes sizes = read_experts(fields, true, {.used = "top_k_experts"});
+  sizes.is_gelu = true;
+  return sizes;
+}
+
+FeedForward bind_experts(Binder& binder, const ModelInfo& info, int layer) {
+  const int h = info.hidden;
+  const auto name = [&](const char* gguf, const char* hf) { return layer_tensor(layer, gguf, hf); };
+  DenseAndExperts both{.dense = bind_mlp(binder, info, layer),
+                       .experts = bind_moe(binder, info, layer, "router.proj.weight", "experts")};
+  both.dense.is_gelu = true;
+  both.experts.router_norm =
+      binder.scaled(name("ffn_gate_inp.scale", "router.scale"), h, 1 / std::sqrt(static_cast<float>(h)));
+  both.experts.router_scale = binder.vector(name("ffn_down_exps.scale", "router.per_expert_scale"), info.experts.n);
+  both.experts_norm = binder.vector(name("pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"), h);
+  both.dense_post_norm = binder.vector(name("post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"), h);
+  both.experts_post_norm = binder.vector(name("post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"), h);
+  return both;
 }
 
 // The model was trained with the root in BF16.
@@ -53,7 +72,6 @@ float rounded_root(int n) {
 }
 
 void read(const Fields& fields, FamilyConfig& config) {
-  refuse_mixture(fields);
   ModelInfo& info = config.info;
   const int n = info.n_layers;
   const FieldName shared_name{"attention.shared_kv_layers", {"num_kv_shared_layers"}};
@@ -161,8 +179,10 @@ const Family kGemma4 = {
     .attention = {.qk_norms = true, .normalises_values = true, .scale = 1, .may_lack_values = true},
     .ffn_norm = {.hf = "pre_feedforward_layernorm.weight"},
     .has_post_norms = true,
+    .experts = experts,
     .read = read,
     .bind_ropes = bind_ropes,
+    .bind_experts = bind_experts,
     .skips = is_skipped,
 };
 

@@ -69,7 +69,7 @@ void Model::set_context(int tokens) {
 size_t Model::bytes_per_token() const {
   size_t bytes = weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes()) - weights_.token_inputs.table.bytes();
   for (const Layer& layer : weights_.layers)
-    if (const auto* moe = std::get_if<MoeBlock>(&layer.ffn)) bytes -= moe->unused_bytes();
+    if (const MoeBlock* moe = find_experts(layer.ffn)) bytes -= moe->unused_bytes();
   return bytes;
 }
 

@@ -138,6 +138,12 @@ class Slicer {
     return own;
   }
 
+  DenseAndExperts slice(const DenseAndExperts& block) {
+    DenseAndExperts own = block;
+    own.dense = slice(block.dense), own.experts = slice(block.experts);
+    return own;
+  }
+
  private:
   int rank_, n_;
   std::span<const int> shares_;  // [ranks]
@@ -171,7 +177,7 @@ std::unique_ptr<Model> Model::slice(int rank, std::span<const int> shares) const
     if (const auto* attention = std::get_if<AttentionBlock>(&mine.mixer))
       info.n_heads = attention->n_heads, info.n_kv_heads = attention->n_kv_heads;
     if (const auto* mlp = std::get_if<SwiGluMlp>(&mine.ffn)) info.ffn = mlp->gate.n_out;
-    if (const auto* moe = std::get_if<MoeBlock>(&mine.ffn)) info.experts = moe->sizes;
+    if (const MoeBlock* moe = find_experts(mine.ffn)) info.experts = moe->sizes;
   }
   own.copies = slicer.take_copies();
   auto model = std::make_unique<Model>(std::move(info), std::move(own));

@@ -60,11 +60,13 @@ struct ExpertSlots {
 };
 
 // The k experts with the largest logits of each row, in descending order; ties go to the lower index.
-//   weights[r,j] = softmax(logits[r,:] + bias)[experts[r,j]], divided by their sum over j if is_normalized
+//   weights[r,j] = softmax(logits[r,:] + bias)[experts[r,j]], divided by their sum over j if is_normalized, times
+//   scale[experts[r,j]]
 // A NaN logit ranks below all numbers and makes the row's weights NaN.
 struct RouteExperts {
   const float* logits;  // [rows, n_experts]
   const float* bias;    // [n_experts] or null
+  const float* scale;   // [n_experts] or null
   int32_t* experts;     // [rows, k]
   float* weights;       // [rows, k]
   int rows, n_experts, k;
@@ -83,6 +85,7 @@ struct ExpertMatrix {
 // y[r,:] = add[r,:] + (sum_j weights[r,j] f_e(x[r,:]) + sigmoid(shared_gate[r]) shared[r,:])   e = experts[r,j]
 // f_e(x) = down_e act(gate_e x, up_e x), summed over j in this order
 //   act(g, u) = silu(g) u                                                   limit == 0
+//   act(g, u) = gelu(g) u, as GeGlu                                         is_gelu
 //   act(g, u) = g sigmoid(kClampedAlpha g) (u + 1), g = min(g, limit), u = clamp(u, -limit, limit)    otherwise
 // Each matrix adds its bias. Rounds and sums as Linear does; x and act() are rounded once. A row's result does not
 // depend on other rows.
@@ -99,6 +102,7 @@ struct MixExperts {
   float* y;                  // [rows, dim]; must not overlap x
   int rows, k, n_experts, dim, ffn;
   float limit;
+  int is_gelu;  // 1 or 0; then limit is 0
   Activations activations;
   ExpertSlots slots{};  // devices only
 };

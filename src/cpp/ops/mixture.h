@@ -10,7 +10,7 @@ namespace lb {
 // Ops in their order. A stream may fuse them: nothing else reads the values between `in` and `mix`.
 struct MixtureLayer {
   RmsNorm in;
-  LinearGroup routers;  // of in.y: the logits, and the shared expert's gate
+  LinearGroup routers;  // of in.y, or of its own norm: the logits, and the shared expert's gate
   RouteExperts route;
   LinearGroup shared_inputs;  // of in.y: gate and up; n == 0: no shared expert
   SwiGlu shared_act;

@@ -135,6 +135,7 @@ void operands(RouteExperts& op, Visit&& visit) {
   visit.scalar("is_normalized", op.is_normalized);
   visit.in("logits", op.logits, {op.rows, op.n_experts});
   visit.optional_in("bias", op.bias, {op.n_experts});
+  visit.optional_in("scale", op.scale, {op.n_experts});
   visit.out("experts", op.experts, {op.rows, op.k});
   visit.out("weights", op.weights, {op.rows, op.k});
 }
@@ -147,6 +148,7 @@ void operands(MixExperts& op, Visit&& visit) {
   visit.scalar("dim", op.dim);
   visit.scalar("ffn", op.ffn);
   visit.scalar("limit", op.limit);
+  visit.scalar("is_gelu", op.is_gelu);
   visit.scalar("activations", op.activations);
   visit.scalar("gate_type", op.gate.type);
   visit.scalar("gate_rows", op.gate.expert_rows);

@@ -409,6 +409,14 @@ const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
 
 const float* Binder::vector(const TensorName& name, int n, HfFix fix) { return copy(take(name, {n}), n, fix); }
 
+const float* Binder::scaled(const TensorName& name, int n, float factor) {
+  const float* values = vector(name, n);
+  float* const own = copies_.vectors.back().get();
+  LB_ASSERT(own == values);
+  std::ranges::transform(own, own + n, own, [&](float value) { return value * factor; });
+  return values;
+}
+
 const float* Binder::ones(int n) {
   auto values = std::make_unique<float[]>(n);
   std::fill_n(values.get(), n, 1.0f);

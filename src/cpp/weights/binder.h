@@ -88,6 +88,7 @@ class Binder {
   Matrix row(const TensorName& name, int n);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   const float* ones(int n);  // a vector that no file has
+  const float* scaled(const TensorName& name, int n, float factor);
   // Any number of axes, copied like a vector.
   const float* array(const TensorName& name, const std::vector<int64_t>& shape);
   // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.

@@ -32,8 +32,10 @@ const char* rows_kernel(std::string_view one) {
     const char* rows;
   };
 #define NAMES(kernel, ...) {#kernel, #kernel "_rows"},
-  static constexpr Names kNames[] = {NAMES(attention_merge_kernel) NAMES(attention_fp32_kernel) LB_ATTENTION_DECODE(
-      NAMES) LB_ATTENTION_DECODE_PACKED(NAMES) LB_ATTENTION_DECODE_8_PACKED(NAMES)};
+  static constexpr Names kNames[] = {NAMES(attention_merge_kernel) NAMES(attention_fp32_kernel)
+                                         LB_ATTENTION_DECODE(NAMES) LB_ATTENTION_DECODE_PACKED(NAMES)
+                                             LB_ATTENTION_DECODE_8_PACKED(NAMES) LB_ATTENTION_WIDE_16(NAMES)
+                                                 LB_ATTENTION_WIDE_16_PACKED(NAMES)};
 #undef NAMES
   const auto* const found = std::ranges::find(kNames, one, &Names::one);
   return found == std::end(kNames) ? nullptr : found->rows;

@@ -31,6 +31,8 @@ constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
 constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
 constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
 constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
+constexpr TileKernel kWide16[] = {LB_ATTENTION_WIDE_16(X)};
+constexpr TileKernel kWide32[] = {LB_ATTENTION_WIDE_32(X)};
 constexpr TileKernel kSparse16[] = {LB_ATTENTION_SPARSE_16(X) LB_ATTENTION_SPARSE_256(X)};
 constexpr TileKernel kSparse32[] = {LB_ATTENTION_SPARSE_32(X)};
 constexpr TileKernel kSparseSm90[] = {LB_ATTENTION_SPARSE_SM90(X)};
@@ -41,6 +43,8 @@ constexpr TileKernel kDecode8Packed[] = {LB_ATTENTION_DECODE_8_PACKED(X)};
 constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
 constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
 constexpr TileKernel kPrefillSm90Packed[] = {LB_ATTENTION_PREFILL_SM90_PACKED(X)};
+constexpr TileKernel kWide16Packed[] = {LB_ATTENTION_WIDE_16_PACKED(X)};
+constexpr TileKernel kWide32Packed[] = {LB_ATTENTION_WIDE_32_PACKED(X)};
 #undef X
 // Returns null if no kernel of the list reads the cache.
 const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
@@ -56,7 +60,15 @@ const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKe
     if (entry.head_dim == cache.head_dim) return entry.name;
   return nullptr;
 }
-bool is_packed(const KvLayer& cache) { return tile_kernel(kDecode, cache) == nullptr; }
+bool is_packed(const KvLayer& cache) {
+  return cache.k_type != cache.v_type || (cache.k_type != KvType::kF16 && cache.k_type != KvType::kBF16);
+}
+
+// Shared memory for each of this many blocks on an SM.
+size_t shared_bytes_of_each(int blocks, const Target& target) {
+  constexpr size_t kReserved = 1024;  // reserved by the chip in each block
+  return (target.shared_block_bytes + kReserved) / blocks - kReserved;
+}
 
 // Tiles in the ring, and the block's shared memory: bytes(ring, tile_bytes). 16-bit tiles: three, if copies are
 // asynchronous and three fit; a fourth would not raise the bytes in flight. Packed tiles are smaller: up to four, as
@@ -76,11 +88,9 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
   const size_t slot =
       std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
   const int tile = slots * (int(slot) + pad);
-  constexpr size_t kReserved = 1024;  // reserved by the chip in each block
   for (int blocks = per_sm; has_async && blocks > 0; --blocks)
     for (int ring = 4; ring >= 2; --ring)
-      if (bytes(ring, tile) <= (target.shared_block_bytes + kReserved) / blocks - kReserved)
-        return {ring, tile, bytes(ring, tile)};
+      if (bytes(ring, tile) <= shared_bytes_of_each(blocks, target)) return {ring, tile, bytes(ring, tile)};
   return {0, tile, bytes(0, tile)};
 }
 
@@ -112,13 +122,30 @@ std::optional<AttentionConfig> sm90_shape(const KvLayer& cache, const Target& ta
   return shape.ring > 0 ? std::optional(shape) : std::nullopt;
 }
 
+// The kernel for heads of 512; nullopt if there is none.
+std::optional<AttentionConfig> wide_shape(const KvLayer& cache, int queries, const Target& target) {
+  const bool is_step = queries <= wide_queries(1);
+  const char* const kernel =
+      is_step ? tile_kernel(kWide16, kWide16Packed, cache) : tile_kernel(kWide32, kWide32Packed, cache);
+  if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
+  const int n_tiles = is_step ? 1 : 2;
+  const Ring ring = ring_of(cache, kWideSlots, kBlocksPerSm, target,
+                            [&](int n, int tile) { return wide_shared_bytes(n_tiles, n, tile); });
+  if (ring.shared_bytes > target.shared_block_bytes) return std::nullopt;
+  const int per_sm = ring.shared_bytes <= shared_bytes_of_each(kBlocksPerSm, target) ? kBlocksPerSm : 1;
+  return AttentionConfig{kernel,          wide_queries(n_tiles), per_sm, ring.tiles,
+                         ring.tile_bytes, ring.shared_bytes,     is_step};
+}
+
 AttentionConfig dense_config(const Attention& op, int capacity, const Target& target) {
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim;
   const char* const decode = tile_kernel(kDecode, kDecodePacked, cache);
-  if (decode == nullptr)
-    return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
   const int queries = op.rows * (op.n_heads / cache.n_kv_heads);
+  if (decode == nullptr) {
+    if (const auto wide = wide_shape(cache, queries, target)) return *wide;
+    return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
+  }
   if (queries <= kDecode8Queries)
     if (const auto shape = decode_8_shape(cache, target)) return *shape;
   if (queries <= kDecodeQueries) {

@@ -40,6 +40,15 @@
   X(attention_prefill_sm90_bf16_128_kernel, BF16, bf16, 128) \
   X(attention_prefill_sm90_bf16_256_kernel, BF16, bf16, 256)
 
+// Heads of 512: 16 and 32 queries per block.
+#define LB_ATTENTION_WIDE_16(X) \
+  X(attention_wide_16_f16_512_kernel, F16, f16, 512) \
+  X(attention_wide_16_bf16_512_kernel, BF16, bf16, 512)
+
+#define LB_ATTENTION_WIDE_32(X) \
+  X(attention_wide_32_f16_512_kernel, F16, f16, 512) \
+  X(attention_wide_32_bf16_512_kernel, BF16, bf16, 512)
+
 // Attention to selected key blocks.
 #define LB_ATTENTION_SPARSE_16(X) \
   X(attention_sparse_16_f16_64_kernel, F16, f16, 64) \
@@ -62,6 +71,12 @@
   X(select_blocks_64_kernel, 64) \
   X(select_blocks_128_kernel, 128) \
   X(select_blocks_256_kernel, 256)
+
+#define LB_ATTENTION_WIDE_16_PACKED(X) \
+  X(attention_wide_16_packed_512_kernel, 512)
+
+#define LB_ATTENTION_WIDE_32_PACKED(X) \
+  X(attention_wide_32_packed_512_kernel, 512)
 
 #define LB_ATTENTION_DECODE_PACKED(X) \
   X(attention_decode_packed_64_kernel, 64) \

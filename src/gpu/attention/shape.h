@@ -83,6 +83,16 @@ LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring,
          ring_bytes(prefill_slots(head_dim, n_tiles), head_dim, ring, tile_bytes);
 }
 
+// attention_wide: 16 n_tiles queries and a tile of 16 slots per block, a quarter of the columns per warp. Shared
+// memory: queries; scratch per warp; partial scores of each warp; one ring.
+inline constexpr int kWideSlots = 16, kWideDim = 512;
+LB_FN constexpr int wide_queries(int n_tiles) { return 16 * n_tiles; }
+LB_FN constexpr size_t wide_shared_bytes(int n_tiles, int ring, int tile_bytes) {
+  return operand_bytes(wide_queries(n_tiles), kWideDim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
+         size_t(kAttentionWarps) * wide_queries(n_tiles) * kWideSlots * sizeof(float) +
+         ring_bytes(kWideSlots, kWideDim, ring, tile_bytes);
+}
+
 // attention_prefill_sm90: one producer warpgroup, two consumer warpgroups of 64 queries each. Registers for scores
 // bound the slots per tile. Queries stay in registers, or in shared memory if head_dim exceeds 128.
 inline constexpr int kSm90BlockThreads = 384, kSm90GroupThreads = kSm90BlockThreads / 3, kSm90Queries = 128;

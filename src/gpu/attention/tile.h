@@ -132,11 +132,12 @@ struct Ring {
   }
 };
 
-// A warp's 16 kTiles queries. More tiles reuse each K or V fragment more often. Long appends are bound by reading
-// fragments from shared memory.
-template <class T, int kDim, int kSlots, int kTiles>
+// A warp's 16 kTiles queries, or kDim columns of theirs in rows of kRowDim. More tiles reuse each K or V fragment more
+// often. Long appends are bound by reading fragments from shared memory.
+template <class T, int kDim, int kSlots, int kTiles, int kRowDim = kDim>
 struct QueryTiles {
-  static constexpr int kStride = operand_stride(kDim);
+  static constexpr int kStride = operand_stride(kRowDim);
+  using Scores = FragmentC[kTiles][kSlots / 16];
   float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // per row of the lane; until close(), l sums only the lane's
                                                      // columns
   FragmentC o[kTiles][kDim / 16];
@@ -151,11 +152,17 @@ struct QueryTiles {
     }
   }
 
-  // Computes scores with a tile of K, updates the softmax, then adds P V with the tile of V that take_v() returns. If
-  // is_masked, is_visible(query, slot) says whether the warp's query attends to a slot of this tile.
+  // Computes scores with a tile of K, updates the softmax, then adds P V with the tile of V that take_v() returns.
   template <class TakeV, class IsVisible>
   LB_DEVICE void attend(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, IsVisible&& is_visible) {
-    FragmentC s[kTiles][kSlots / 16];
+    Scores s;
+    multiply_keys(s, q, k);
+    weigh(s, is_masked, is_visible);
+    add_values(s, take_v(), scratch);
+  }
+
+  // s = Q K^T
+  LB_DEVICE void multiply_keys(Scores& s, const T* q, const T* k) const {
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
       LB_UNROLL
@@ -174,6 +181,11 @@ struct QueryTiles {
         for (int t = 0; t < kTiles; ++t) multiply(s[t][j], a[t], b);
       }
     }
+  }
+  // Turns scores into weights. If is_masked, is_visible(query, slot) says whether the warp's query attends to a slot of
+  // this tile.
+  template <class IsVisible>
+  LB_DEVICE void weigh(Scores& s, bool is_masked, IsVisible&& is_visible) {
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
       if (is_masked) {
@@ -186,7 +198,9 @@ struct QueryTiles {
       }
       update_softmax(s[t], m[t], l[t], o[t]);
     }
-    const T* v = take_v();
+  }
+  // o += P V
+  LB_DEVICE void add_values(Scores& s, const T* v, T* scratch) {
     LB_UNROLL
     for (int j = 0; j < kSlots / 16; ++j) {
       FragmentA<T> a[kTiles];

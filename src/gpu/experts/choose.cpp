@@ -177,6 +177,7 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
                       .k = op.k,
                       .ffn = op.ffn,
                       .limit = op.limit,
+                      .is_gelu = op.is_gelu != 0,
                       .has_both = second != nullptr,
                       .activates = activates,
                       .has_shared = shared != nullptr};
@@ -254,6 +255,7 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
 std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scratch, const Target& target) {
   const MixExperts& op = layer.mix;
   if (op.rows != 1 || (op.slots.n > 0 && !op.slots.is_pinned)) return {};
+  if (layer.routers.products[0].x != op.x) return {};  // their rounded x would replace the experts'
   const std::string what = checked_text(op);
   std::optional<ExpertLaunches> result;
   if (layer.shared_inputs.n == 0) {
@@ -263,7 +265,7 @@ std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scra
                                  &layer.shared_output.products[0]};
     const DType type = op.gate.type;
     const bool are_alike = op.up.type == type && shared.gate->type == type && shared.up->type == type &&
-                           shared.down->type == op.down.type && shared.gate->n_out == op.ffn && op.limit == 0;
+                           shared.down->type == op.down.type && shared.gate->n_out == op.ffn && op.limit == 0 && op.is_gelu == 0;
     if (!are_alike || !sums_by_warp(layer.shared_inputs, target) || !sums_by_warp(layer.shared_output, target))
       return {};
     result = choose_by_output(op, what, scratch, target, &shared);

@@ -133,7 +133,10 @@ std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratc
   };
 
   ExpertGemm& gate_up = result.gate_up_params;
-  gate_up = {.w = {op.gate.w, op.up.w}, .rows = {rows_of(op.gate), rows_of(op.up)}, .limit = op.limit};
+  gate_up = {.w = {op.gate.w, op.up.w},
+             .rows = {rows_of(op.gate), rows_of(op.up)},
+             .limit = op.limit,
+             .is_gelu = op.is_gelu != 0};
   result.gate_up = gemm(kernels->gate_up->gate_up, gate_up, op.gate.type, op.dim, op.ffn, kActTileOuts);
   if (is_plain(op.gate.type)) {
     result.cast = choose_cast_rows({.type = op.gate.type, .x = op.x, .rows = op.rows, .n_in = op.dim}, base, target);

@@ -71,9 +71,9 @@ LB_DEVICE void gate_up_tile(const ExpertGateUp& p, int act_row, int x_row, int e
     if (p.activates && p.has_both) {
       float up = sums[i][1];
       if (!kIsShared && p.rows[1].bias != nullptr) up += p.rows[1].bias[bias];
-      a = expert_act(a, up, p.limit);
+      a = expert_act(a, up, p.limit, p.is_gelu);
     } else if (p.activates) {
-      a = expert_act(p.gate_sums[long(act_row) * p.ffn + out], a, p.limit);
+      a = expert_act(p.gate_sums[long(act_row) * p.ffn + out], a, p.limit, p.is_gelu);
     }
     if (lane() == 0) store(tile + own + i, a);
   }

@@ -71,7 +71,7 @@ LB_DEVICE void store_act(const ExpertGemm& p, const ExpertTile& tile, int first_
       const long bias = long(tile.expert) * p.n_out + out + j;
       if (p.rows[0].bias != nullptr) g += p.rows[0].bias[bias];
       if (p.rows[1].bias != nullptr) u += p.rows[1].bias[bias];
-      act[j] = expert_act(g, u, p.limit);
+      act[j] = expert_act(g, u, p.limit, p.is_gelu);
     }
     const bool is_inside = first + row < tile.n;
     const long position = tile.first + first + row;

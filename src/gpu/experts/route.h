@@ -70,7 +70,11 @@ LB_DEVICE void route(const RouteExperts& p, int row) {
     for (int expert = lane(); expert < p.n_experts; expert += 32) sum += exp_nonpositive(logit_of(expert) - largest);
     sum = warp_sum(sum);
   }
-  if (lane() < p.k) p.weights[long(row) * p.k + lane()] = has_nan ? quant::float_of(0x7fc00000u) : own / sum;
+  if (lane() >= p.k) return;
+  const long at = long(row) * p.k + lane();
+  float weight = own / sum;
+  if (p.scale != nullptr) weight *= p.scale[p.experts[at]];
+  p.weights[at] = has_nan ? quant::float_of(0x7fc00000u) : weight;
 }
 
 }  // namespace lb::gpu

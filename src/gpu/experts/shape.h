@@ -41,6 +41,7 @@ struct ExpertGateUp {
   RoundedRows rounded;     // act() rounded as by RoundRows, written instead of y; null: not written
   int n_choices, k, ffn;
   float limit;
+  bool is_gelu;
   bool has_both;   // matrices 0 and 1
   bool activates;  // false: y gets the sums of matrix 0
   // The shared expert follows the choices of the only row as row n_choices of act(). Matrices 2 and 3; sums as of GEMV.
@@ -94,6 +95,7 @@ struct ExpertGemm {
   int n_held;  // experts in w
   int n_out, n_out_tiles;
   float limit;
+  bool is_gelu;
   RoundedRows rounded;  // act() rounded, [position, n_out]; or
   uint16_t* halves;     // act() as 16-bit numbers of half_type, [position, x16_values(n_out)]
   DType half_type;
