@@ -399,15 +399,10 @@ void note_shared(const void* p, size_t bytes, Access access, const char* word) {
                  offset / region->site->element_bytes, region->site->file, region->site->line, race.thread, did);
 }
 
-void check_access(const void* p, size_t bytes, Access access, const char* word) {
-  if (uintptr_t(p) % bytes != 0) machine().fail("%s of %zu bytes at %p: not aligned", word, bytes, p);
-  if (current->block->shared.contains(p)) note_shared(p, bytes, access, word);
+void fail_alignment(const void* p, size_t bytes, const char* word) {
+  machine().fail("%s of %zu bytes at %p: not aligned", word, bytes, p);
 }
-
-void check_global(const void* p, size_t bytes, const char* word) {
-  if (uintptr_t(p) % bytes != 0) machine().fail("%s of %zu bytes at %p: not aligned", word, bytes, p);
-  if (current->block->shared.contains(p)) machine().fail("%s takes global memory, got a shared pointer", word);
-}
+void fail_global(const char* word) { machine().fail("%s takes global memory, got a shared pointer", word); }
 
 void finish_copies(int n_pending) {
   std::vector<Copy>& copies = current->copies;

@@ -167,9 +167,17 @@ Exchange exchange(uint64_t value, CallSite site);
 
 // Records an access to shared memory. Fails if the access is outside the block's arrays or races with another thread.
 void note_shared(const void* p, size_t bytes, Access access, const char* word);
+[[noreturn, gnu::cold]] void fail_alignment(const void* p, size_t bytes, const char* word);
+[[noreturn, gnu::cold]] void fail_global(const char* word);
 // Checks a pointer argument of a dialect function: its alignment, and note_shared() if it points to shared memory.
-void check_access(const void* p, size_t bytes, Access access, const char* word);
-void check_global(const void* p, size_t bytes, const char* word);
+inline void check_access(const void* p, size_t bytes, Access access, const char* word) {
+  if (uintptr_t(p) % bytes != 0) fail_alignment(p, bytes, word);
+  if (current->block->shared.contains(p)) note_shared(p, bytes, access, word);
+}
+inline void check_global(const void* p, size_t bytes, const char* word) {
+  if (uintptr_t(p) % bytes != 0) fail_alignment(p, bytes, word);
+  if (current->block->shared.contains(p)) fail_global(word);
+}
 
 // Executes the asynchronous copies of all but the last n_pending committed groups.
 void finish_copies(int n_pending);

@@ -81,9 +81,10 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
   const size_t begin = size_t(static_cast<const std::byte*>(p) - memory_.get());
   const uint32_t epoch = epoch_;
   Word* const words = words_.data();
+  const bool whole_words = (begin | bytes) % 4 == 0;
   for (size_t at = begin; at < begin + bytes;) {
-    const size_t end = std::min(begin + bytes, (at / 4 + 1) * 4);
-    const uint8_t mask = uint8_t((0xf << at % 4 & 0xf) & (0xf >> (3 - (end - 1) % 4)));
+    const size_t end = whole_words ? at + 4 : std::min(begin + bytes, (at / 4 + 1) * 4);
+    const uint8_t mask = whole_words ? 0xf : uint8_t((0xf << at % 4 & 0xf) & (0xf >> (3 - (end - 1) % 4)));
     // Changed in place. In a local copy, the load of the whole word waits for the stores of its fields: half the time
     // of a test with a model.
     Word& word = words[at / 4];

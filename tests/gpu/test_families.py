@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import Decoder, largest_difference, logits_of, open_engine
+from engines import Decoder, largest_difference, logits_of, logits_of_steps, open_engine
 from lucebox import _engine
 from lucebox.errors import UnsupportedError
 from reference import convert
@@ -14,16 +14,20 @@ from reference.gguf_files import Shape, metadata, tensors, write
 from test_tiny_models import OF_TRANSFORMERS
 from tolerances import tolerance
 
+# Steps begin before the windows and the first range of rope are full, at 64 tokens, and end after.
+PROMPT, STEPS = 56, 24
 
-@pytest.mark.parametrize("chunk", [1, 100])
+
+@pytest.mark.parametrize("way", ["steps", "prompt"])
 @pytest.mark.parametrize("name", OF_TRANSFORMERS)
-def test_logits(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, name: str, chunk: int) -> None:
+def test_logits(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, name: str, way: str) -> None:
     """GGUF in F32, and the checkpoint in BF16 with keys and values in F16, as users run it."""
     arrays = np.load(data / "tiny" / f"{name}.npz")
     exact = convert.to_gguf(data / "tiny" / name, tmp_path / "model.gguf")
     for model, kv, level in ((exact, "f32", "f32_device"), (data / "tiny" / name, "f16", "half_device")):
-        got = logits_of(open_engine(model, pack=pack, prefill_chunk=128, kv=kv), arrays["ids"], chunk)
-        assert largest_difference(got, arrays["logits"]) < tolerance("logits", level)
+        engine, ids = open_engine(model, pack=pack, prefill_chunk=128, kv=kv), arrays["ids"]
+        got = logits_of(engine, ids, 100) if way == "prompt" else logits_of_steps(engine, ids[: PROMPT + STEPS], PROMPT)
+        assert largest_difference(got, arrays["logits"][: len(got)]) < tolerance("logits", level)
 
 
 LLAMA = Shape("llama", n_layers=4, hidden=256, ffn=256, n_heads=4, head_dim=64, tied=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from build_sim import build_sim
 from drafts import SAMPLINGS
-from engines import logits_of, open_engine, random_ids
+from engines import F32, logits_of, open_engine, random_ids
 from lucebox import LLM, _engine
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, UnsupportedError
 from lucebox.generation import loading
@@ -96,8 +96,9 @@ def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> 
 def test_tokens(packs: list[_engine.gpu.Pack], folder: Path, family: str, draft: str) -> None:
     alone, split = pair(packs, written(folder, family), draft=draft)
     prompt = random_ids(70, VOCAB).tolist() * 2
-    for sampling in ("greedy", "drawn"):
-        texts = [write(_engine.Session(engine), prompt, 12, **SAMPLINGS[sampling]) for engine in (alone, split)]
+    sessions = [_engine.Session(engine) for engine in (alone, split)]
+    for sampling in ("greedy", "drawn"):  # the second text rewinds to the prompt
+        texts = [write(session, prompt, 12, **SAMPLINGS[sampling]) for session in sessions]
         assert texts[0] == texts[1]
 
 
@@ -176,6 +177,13 @@ def test_fork_swap_and_rewind(packs: list[_engine.gpu.Pack], folder: Path) -> No
     assert write(fork, prompt, 8) == expected  # a step back within the recurrent layers' rows
 
 
+@pytest.fixture(scope="module")
+def alone(packs: list[_engine.gpu.Pack], folder: Path) -> F32:
+    """Logits of qwen3's 80 tokens on one device."""
+    engine = open_engine(written(folder, "qwen3"), pack=packs[0], decode_path="graph")
+    return logits_of(engine, random_ids(80, VOCAB))
+
+
 @pytest.mark.parametrize(
     "devices, link",
     [
@@ -184,17 +192,15 @@ def test_fork_swap_and_rewind(packs: list[_engine.gpu.Pack], folder: Path) -> No
         ((6, 7), 'host: device 6 "lucebox simulator" (sim) copies wrong data to its peer'),
     ],
 )
-def test_links(packs: list[_engine.gpu.Pack], folder: Path, devices: tuple[int, int], link: str) -> None:
+def test_links(packs: list[_engine.gpu.Pack], folder: Path, alone: F32, devices: tuple[int, int], link: str) -> None:
     """Rows go through host memory where the driver allows no peer access, or allows it and copies wrong data."""
     if packs[0].target != "sim":
         pytest.skip("only the links of the simulator are known")
     manifest = gpu_packs.manifest_of(build_sim())
     first, second = (gpu_packs.load(build_sim(), manifest, index=index) for index in devices)
-    path, ids = written(folder, "qwen3"), random_ids(80, VOCAB)
-    split = open_engine(path, pack=first, others=[second], split="layer")
+    split = open_engine(written(folder, "qwen3"), pack=first, others=[second], split="layer")
     assert split.links == [link]
-    alone = open_engine(path, pack=packs[0], decode_path="graph")
-    assert np.array_equal(logits_of(alone, ids), logits_of(split, ids))
+    assert np.array_equal(logits_of(split, random_ids(80, VOCAB)), alone)
 
 
 def test_the_plan_divides_by_free_memory(packs: list[_engine.gpu.Pack], folder: Path) -> None:

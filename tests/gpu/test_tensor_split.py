@@ -14,7 +14,7 @@ import gpu_packs
 import numpy as np
 import pytest
 from drafts import SAMPLINGS
-from engines import largest_difference, logits_of, open_engine, random_ids
+from engines import largest_difference, logits_of, logits_of_steps, open_engine, random_ids
 from lucebox import _engine
 from lucebox._kernels.driver import delay_sim_device
 from lucebox.errors import DeviceError, InvalidRequestError, UnsupportedError
@@ -104,10 +104,12 @@ def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp
     """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
     arrays = np.load(data / "tiny" / f"{name}.npz")
     path = convert.to_gguf(widened(data / "tiny" / name, tmp_path / "wide", 128), tmp_path / "model.gguf")
-    for chunk in (1, 100):
-        split = open_split(packs, path, prefill_chunk=128)
-        got = logits_of(split, arrays["ids"], chunk)
-        assert largest_difference(got, arrays["logits"]) < EXACT, f"chunk {chunk}"
+    ids, wanted = arrays["ids"], arrays["logits"]
+    got = logits_of(open_split(packs, path, prefill_chunk=128), ids, 100)
+    assert largest_difference(got, wanted) < EXACT
+    # Steps begin before the windows and the first range of rope are full, at 64 tokens, and end after.
+    got = logits_of_steps(open_split(packs, path, prefill_chunk=128), ids[:80], prompt=56)
+    assert largest_difference(got, wanted[:80]) < EXACT
 
 
 @pytest.mark.parametrize("n", [3, 4])

@@ -61,6 +61,12 @@ def logits_of(engine: _engine.Engine, ids: ArrayLike, chunk: int = 64) -> F32:
     return feed(_engine.Session(engine), ids, chunk)
 
 
+def logits_of_steps(engine: _engine.Engine, ids: ArrayLike, prompt: int) -> F32:
+    """Logits of every token, from an empty session: a prompt of this many tokens, then a step per token."""
+    session, tokens = _engine.Session(engine), np.asarray(ids, np.int32)
+    return np.concatenate([feed(session, tokens[:prompt], prompt), feed(session, tokens[prompt:], 1)])
+
+
 class Decoder:
     """A session that decodes tokens that it samples or that the caller gives."""
 
