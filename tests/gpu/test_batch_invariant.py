@@ -15,6 +15,7 @@ from engines import open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
+from reference.draft_files import DraftShape, write_gguf
 from reference.gguf_files import Shape, write_model
 
 Pack = _engine.gpu.Pack
@@ -29,6 +30,7 @@ MODELS: dict[str, Callable[[str], Shape]] = {
     "odd rows": lambda dtype: Shape("qwen3", dtype, n_layers=1, ffn=320, **(SIZES | {"hidden": 192})),  # no skinny GEMM
     "mixture": lambda dtype: Shape("qwen3moe", dtype, n_layers=2, expert_ffn=256, **SIZES),
 }
+DRAFT = DraftShape(n_target_layers=2, taps=(1, 0), sliding=(True, False), ffn=256, mask_token=VOCAB - 1, **SIZES)
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "drawn": {"temperature": 0.8, "top_p": 0.95, "seed": 3}}
 N_TOP = 2
 
@@ -140,12 +142,17 @@ def test_trees_change_no_bit(
 
 @pytest.mark.parametrize("budget", [1, 3, 31, *(pytest.param(b, marks=pytest.mark.slow) for b in (0, 2, 5, 8, 16))])
 @pytest.mark.parametrize("sampling", ["greedy", pytest.param("drawn", marks=pytest.mark.slow)])
-def test_a_draft_model_changes_no_bit(pack: Pack, tmp_path: Path, budget: int, sampling: str, seed: int) -> None:
+@pytest.mark.parametrize("kind", ["mtp", "dflash"])
+def test_a_draft_model_changes_no_bit(
+    pack: Pack, tmp_path: Path, kind: str, budget: int, sampling: str, seed: int
+) -> None:
+    """Nor does it where it only reads the target's layers, beside an engine without it."""
     path = write_model(tmp_path / "model.gguf", MODELS["hybrid"]("Q8_0"))
     options = {"pack": pack, "activations": "int8", "kv": "f16", "context": 96, "batch_invariant": True}
-    engine = open_engine(path, draft="mtp+suffix", draft_budget=budget, **options)
+    draft = "mtp" if kind == "mtp" else str(write_gguf(tmp_path / "dflash.gguf", DRAFT))
+    engines = open_engine(path, **options), open_engine(path, draft=f"{draft}+suffix", draft_budget=budget, **options)
     prompt = random_ids(20, VOCAB, seed).tolist()
-    plain, drafted = (Writer(engine, prompt, **SAMPLINGS[sampling]) for _ in range(2))
+    plain, drafted = (Writer(engine, prompt, **SAMPLINGS[sampling]) for engine in engines)
     drafted.session.set_drafting(True)
     for _ in range(8):
         plain.write()

@@ -302,6 +302,8 @@ void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
   const gpu::SkinnyLaunch skinny =
       gpu::skinny_launch(step, partials, reinterpret_cast<uint32_t*>(arrived_->data()), pack_->target());
   start_now(skinny.launch, skinny.params);
+  for (int i = 0; i < n_copies_; ++i) start_now(gpu::choose(copies_[i], pack_->target()), copies_[i]);
+  n_copies_ = 0;
   chain_is_at_end_ ^= makes_x;
 }
 
@@ -591,6 +593,11 @@ void GpuStream::run(std::span<const GatedDelta> ops) {
 
 void GpuStream::run(std::span<const AttentionPrepare> ops) { run_several_plain(ops); }
 void GpuStream::run(std::span<const CopyRows> ops) { run_several_plain(ops); }
+
+void GpuStream::run(const CopyRows& op) {
+  if (!chain_.makes(op.x) || n_copies_ == int(copies_.size())) return send(op);
+  copies_[n_copies_++] = op;
+}
 void GpuStream::run(std::span<const NextToken> ops) { run_several_plain(ops); }
 
 void GpuStream::run(std::span<const ScratchedSample> samples) {

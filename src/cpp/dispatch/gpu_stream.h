@@ -126,7 +126,7 @@ class GpuStream final : public Stream {
   void run(const DeltaPrepare& op) { send(op); }
   void run(const GatedDelta&);
   void run(const DeltaInputs&);
-  void run(const CopyRows& op) { send(op); }
+  void run(const CopyRows& op);
   void run(const AllReduce&);
   void run(const AllGather&);
   void run(const PreviousRow& op) { send(op); }
@@ -227,6 +227,9 @@ class GpuStream final : public Stream {
   std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
+  // Copies of the deferred GEMM's sums, sent right after it: whether a norm is its epilogue must not depend on them.
+  std::array<CopyRows, 4> copies_;
+  int n_copies_ = 0;
   std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
   std::optional<Arrival> arrival_;         // not yet sent
   RankGroup* ranks_ = nullptr;

@@ -60,6 +60,8 @@ class DeferredGemm {
   // one_order: which ops are fused does not depend on the rows, up to 32.
   explicit DeferredGemm(bool one_order) : one_order_(one_order) {}
   bool is_empty() const { return n_ == 0; }
+  // Whether y is written by the deferred GEMM, which is one step of one matrix.
+  bool makes(const float* y) const { return n_ == 1 && steps_[0].group.n == 1 && steps_[0].group.products[0].y == y; }
 
   // Defers the group. Returns false, with no effect, if a matrix has no kernel.
   bool begin(const LinearGroup& group, const RoundedRows& x, const Target& target);
