@@ -300,7 +300,7 @@ def test_a_second_start_knows_the_experts(on_pack: str, tmp_path: Path, monkeypa
 
     ids, plan, uses = start("a b")
     assert plan.profile_hits is None and not any(map(any, uses))
-    (file,) = (tmp_path / "cache" / "step_costs").iterdir()
+    (file,) = (tmp_path / "cache" / "step_costs").glob("experts-*.json")
     again, known, uses = start("a b")
     assert again == ids and json.loads(file.read_text())["uses"] != uses and all(map(sum, uses))
     assert known.profile_hits is not None and 6 / 16 < known.profile_hits <= 1

@@ -265,7 +265,8 @@ std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scra
                                  &layer.shared_output.products[0]};
     const DType type = op.gate.type;
     const bool are_alike = op.up.type == type && shared.gate->type == type && shared.up->type == type &&
-                           shared.down->type == op.down.type && shared.gate->n_out == op.ffn && op.limit == 0 && op.is_gelu == 0;
+                           shared.down->type == op.down.type && shared.gate->n_out == op.ffn && op.limit == 0 &&
+                           op.is_gelu == 0;
     if (!are_alike || !sums_by_warp(layer.shared_inputs, target) || !sums_by_warp(layer.shared_output, target))
       return {};
     result = choose_by_output(op, what, scratch, target, &shared);
