@@ -1,7 +1,7 @@
 """A long session of a coding agent: agent_hour.py [MODEL] [--agents N ...] [--turns N] [--tokens N] [-- FLAGS]
 
 Each agent holds one conversation with tools on one server. In each turn the model must call a tool; the agent appends
-the call and the tool's result, all results of one length, so that the last turn's prompt has about --tokens tokens. A
+the call and the tool's result, so that prompts grow evenly to --tokens tokens in the last turn. A
 second hour with the same conversations shows what memory still grows. Then servers that have computed nothing answer
 some of the prompts: their calls must be the same.
 
@@ -242,18 +242,19 @@ def run_hour(server: Server, n_agents: int, n_turns: int, n_tokens: int, energy:
         agents.append(Agent(number, choose, [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]))
 
     def work(agent: Agent) -> None:
-        step = 0.0
         for turn in range(1, n_turns + 1):
             message, row = ask(server, agent.messages, agent.number, turn)
             hour.turns.append(row)
             agent.calls.append(message)
-            if turn == 1:  # the first prompt has the tools, however long the template makes them
-                step = (n_tokens - row.prompt_tokens) / max(1, n_turns - 1)
-            # The call and what surrounds a result are new tokens, too.
+            # Equal shares of what is left: the first prompt has the tools, and calls have the length that the model
+            # gives them. The call and what surrounds a result are new tokens, too.
+            step = (n_tokens - row.prompt_tokens) / max(1, n_turns - turn)
             n_result = max(MIN_RESULT, round(step) - row.completion_tokens - SEAM)
             result = text_of(agent.random, round(n_result * per_token))
             call_id = message["tool_calls"][0]["id"]
             agent.messages += [message, {"role": "tool", "tool_call_id": call_id, "content": result}]
+            if agent.number == 0 and turn % max(1, n_turns // 10) == 0:
+                print(f"turn {turn} of {n_turns}: a prompt of {row.prompt_tokens} tokens", file=sys.stderr, flush=True)
             if agent.number == 0 and turn in (max(1, n_turns // 10), n_turns // 2, n_turns):
                 hour.memory[f"turn {turn}"] = server.memory()
 
