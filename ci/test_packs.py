@@ -74,7 +74,7 @@ def build_part(name: str, python: Path) -> None:
 def check(name: str, python: Path, flags: list[str], sources: list[Path]) -> None:
     """Runs the front end on these files: it instantiates their templates and reports every error of the language."""
     if targets.load(name).vendor == "nvidia":
-        (library,) = (setting.partition("=")[2] for setting in build_packs.nvrtc(name))
+        library = dict(setting.split("=") for setting in build_packs.nvrtc(name))["cmake.define.LUCEBOX_NVRTC"]
         script = ROOT / "python/lucebox/packs/nvrtc.py"
         command = [python, "-I", script, "--library", library, "--root", ROOT, "--check"]
         more = ["--", *flags]
