@@ -25,7 +25,8 @@ LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first) {
   if (copies) copies_are_done();
 }
 
-inline constexpr int kDownBatch = 4;  // choices whose weights a warp loads together; eight take too many registers
+// Choices whose weights a warp loads together. Eight take too many registers, and four too many scalar ones.
+inline constexpr int kDownBatch = kHasScalarRegisters ? 2 : 4;
 
 // The warp's sums of an output over up to kBatch rows of act(), from `first_row` on; lane l gets that of row
 // l / (32 / kBatch).
@@ -59,7 +60,7 @@ template <class Format>
 LB_DEVICE void expert_down(const ExpertDown& p) {
   dependents_may_launch();
   wait_for_previous();
-  const bool copies = p.copied.host[0].w != nullptr;
+  const bool copies = kReadsHostMemory && p.copied.host[0].w != nullptr;
   if (copies && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
     p.copied.counts->bytes = p.copied.cache->counts.bytes +=
         (unsigned long long)p.copied.cache->fills.n * uint32_t(p.copied.expert_bytes);

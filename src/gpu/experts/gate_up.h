@@ -103,7 +103,7 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
     const int expert = p.experts[choice];
     int slot = p.slots == nullptr ? expert : p.slots[expert], end = choice + 1;
     if (slot == -1) continue;
-    if (slot < 0) {  // the expert's first choice multiplies for all
+    if (kReadsHostMemory && slot < 0) {  // the expert's first choice multiplies for all
       if (!is_absent(p.experts, choice, expert)) continue;
       slot = slot_to_fill(slot);
       end = p.n_choices;
