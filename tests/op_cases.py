@@ -426,6 +426,7 @@ def test_add_norm(on: On, shape: tuple[int, int], seed: int) -> None:
 @pytest.mark.parametrize("shape", shapes.BIASES)
 def test_soft_cap(on: On, shape: tuple[int, int], seed: int) -> None:
     x = normal(np.random.default_rng(seed), *shape) * 40
+    x.flat[0] = 35  # the error is one of the cap, and all values may be far below it
     unit = np.full(shape, 30.0)
     _check("norm", on, ops.soft_cap, activations_reference.soft_cap, x, 30.0, scale=unit)
 

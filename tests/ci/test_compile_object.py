@@ -15,7 +15,7 @@ KERNEL = '#include "shape.h"\nextern "C" __global__ void __launch_bounds__(64) a
 NVRTC = BUILD / "toolchain/nvrtc-12.4/nvidia"
 LIBRARY, PTXAS = NVRTC / "cuda_nvrtc/lib/libnvrtc.so.12", NVRTC / "cuda_nvcc/bin/ptxas"
 NVCC = next(BUILD.glob("toolchain/lib/python*/site-packages/nvidia/cu13/bin/nvcc"), Path("none"))
-PARTS = ("ci/compile_object.py", "ci/pack", "python/lucebox/packs/nvrtc.py", "src/cuda/nvrtc")
+PARTS = ("ci/compile_object.py", "ci/targets.py", "ci/pack", "python/lucebox/packs/nvrtc.py", "src/cuda/nvrtc")
 
 
 # The store

@@ -89,9 +89,17 @@ def test_logits(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> Non
 def widened(folder: Path, to: Path, ffn: int) -> Path:
     """The same model with zeros in feed-forward networks of more columns, which have whole blocks for every rank."""
     config, tensors = json.loads((folder / "config.json").read_text()), convert.values_of(folder / "model.safetensors")
-    n_more = ffn - config["intermediate_size"]
+    n_more, of_experts = ffn - config["intermediate_size"], config.get("moe_intermediate_size")
+    n_more_of_experts = 0 if of_experts is None else ffn - of_experts
+    if of_experts is not None:
+        config["moe_intermediate_size"] = ffn
     for name, value in tensors.items():
-        if ".mlp.down_proj" in name:
+        if ".experts.down_proj" in name:
+            tensors[name] = np.pad(value, ((0, 0), (0, 0), (0, n_more_of_experts)))
+        elif ".experts.gate_up_proj" in name:
+            halves = [np.pad(half, ((0, 0), (0, n_more_of_experts), (0, 0))) for half in np.split(value, 2, axis=1)]
+            tensors[name] = np.concatenate(halves, axis=1)
+        elif ".mlp.down_proj" in name:
             tensors[name] = np.pad(value, ((0, 0), (0, n_more)))
         elif ".mlp." in name:
             halves = np.split(value, 2) if "gate_up" in name else [value]

@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -19,6 +20,7 @@ from lucebox.cli.selftest import print_report
 from lucebox.errors import DeviceError, UnsupportedError
 from lucebox.packs import Manifest
 from lucebox.selftest import LIMITS, Case, cases, runner
+from lucebox.selftest.products import FP8_GEMMS
 from numpy.typing import NDArray
 from reference.attention import round_to
 from reference.linear import linear
@@ -82,13 +84,13 @@ def known() -> list[Case]:
             reference=functools.cache(case.reference),
             unit=functools.cache(partial(case.unit_of, None)) if callable(case.unit) else case.unit,
         )
-        for case in cases(np.random.default_rng(1), "BF16", has_fp8=True)
+        for case in cases(np.random.default_rng(1), "BF16", FP8_GEMMS[:2])
     ]
 
 
 @pytest.fixture(autouse=True)
 def only_known(monkeypatch: pytest.MonkeyPatch, known: list[Case]) -> None:
-    monkeypatch.setattr(runner, "cases", lambda _, wide, *, has_fp8: known)
+    monkeypatch.setattr(runner, "cases", lambda _, wide, fp8: known)
 
 
 class Twin:
@@ -131,13 +133,9 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
     """x is rounded to f16 where matrix units have no bf16."""
     made: list[Case] = []
 
-    def first_product(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> list[Case]:
+    def first_product(rng: np.random.Generator, wide: str, fp8: Sequence[str]) -> list[Case]:
         made.append(
-            next(
-                case
-                for case in cases(rng, wide, has_fp8=has_fp8)
-                if case.limit == "matrix" and case.arguments[1] == "BF16"
-            )
+            next(case for case in cases(rng, wide, fp8) if case.limit == "matrix" and case.arguments[1] == "BF16")
         )
         return made
 
@@ -270,7 +268,7 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
     def inputs(seed: int) -> list[bytes]:
-        made = islice(cases(np.random.default_rng(seed), "BF16", has_fp8=True), 200)
+        made = islice(cases(np.random.default_rng(seed), "BF16", FP8_GEMMS[:2]), 200)
         return [a.tobytes() for case in made for a in case.arguments if isinstance(a, np.ndarray)]
 
     assert inputs(7) == inputs(7)
@@ -278,7 +276,7 @@ def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
 
 
 def test_cases_are_finite_odd_sized_and_have_a_limit() -> None:
-    made = list(cases(np.random.default_rng(9), "BF16", has_fp8=True))
+    made = list(cases(np.random.default_rng(9), "BF16", FP8_GEMMS[:2]))
     assert {case.limit for case in made} <= LIMITS.keys()
     assert {case.op for case in made} == set(OPS)
     for case in made:
