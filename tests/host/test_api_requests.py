@@ -92,9 +92,7 @@ def test_repr_names_model_device_and_context(llm: LLM) -> None:
 
 
 def test_options_check_their_words() -> None:
-    with pytest.raises(
-        InvalidRequestError, match=r"activations must be int8, f32, fp4, got 'int4'; did you mean int8\?"
-    ):
+    with pytest.raises(InvalidRequestError, match=r"must be int8, f32, fp4, got 'int4'; did you mean int8\?"):
         EngineOptions(activations="int4")  # type: ignore[arg-type]
     for kv in ("fp16", "q8_0/fp16"):
         with pytest.raises(InvalidRequestError, match=r"kv must be one of f32, .* wht3, or two .* did you mean f16\?"):

@@ -62,9 +62,11 @@ def long_conversation(client: str, documents: tuple[str, str]) -> Conversation:
 
 
 RATIOS = (0.02, 0.1, 0.6)
-LAST = {name: requests_of(name)[-1] for name in WITH_TOOLS}
+MESSAGES = {
+    name: conversation_of(last["path"], last["body"]).messages for name in WITH_TOOLS for last in requests_of(name)[-1:]
+}
 RESULT_LAST = [
-    name for name, last in LAST.items() if conversation_of(last["path"], last["body"]).messages[-1]["role"] == "tool"
+    name for name, (first, *_, last) in MESSAGES.items() if first["role"] != "user" and last["role"] == "tool"
 ]
 
 
