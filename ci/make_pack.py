@@ -133,8 +133,10 @@ def generation(target: targets.Target, compiler: dict[str, Any], files: list[Pat
     names = [kernel.name for kernel in kernels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
-    is_nvidia = target.vendor == "nvidia"
-    problems = [line for name, image in images.items() if is_nvidia for line in gate.matrix_problems(image, name)]
+    problems: list[str] = []
+    if target.vendor == "nvidia":
+        may_spill = gate.excused(target, compiler["name"])
+        problems = [line for name, image in images.items() for line in gate.matrix_problems(image, name, may_spill)]
     return Generation(compiler, images, kernels, counts, problems)
 
 
