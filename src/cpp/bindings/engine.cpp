@@ -204,9 +204,7 @@ void bind_engine(nb::module_& m) {
       .def(
           "set_decode_path",
           [](Engine& engine, const std::string& path) {
-            for (const auto& [name, value] : words<DecodePath>())
-              if (path == name) return engine.set_decode_path(value);
-            fail(ErrorCode::kInvalid, "decode_path = \"", path, "\" is not auto, graph or megakernel");
+            engine.set_decode_path(value_of<DecodePath>("decode_path", path));
           },
           "path"_a, "The way to decode of sessions that are opened from now on. Their step costs are not known.")
       .def_prop_rw(
