@@ -42,7 +42,7 @@ int largest_context(const ContextDemand& demand, const KvTypes& kv, size_t budge
   const int max_context = demand.models.target->info().max_context;
   size_t bytes_not = needed(max_context);
   if (bytes_not <= budget) return max_context;
-  int fits = 1, does_not = max_context / kPageTokens + 1;  // pages
+  int fits = 1, does_not = n_pages(max_context);  // pages
   if (does_not == fits) return 0;
   size_t bytes_fits = needed(kPageTokens);
   if (bytes_fits > budget) return 0;
