@@ -169,8 +169,7 @@ std::vector<Append> Pass::appends(const Interrupted& interrupted) const {
 
 void Pass::send(const Interrupted& interrupted) {
   engine_.forward(buffers_, appends(interrupted));
-  const int first = engine_.is_split_by_tensors() ? 0 : engine_.n_shards() - 1;
-  for (int s = first; s < engine_.n_shards(); ++s) send_heads(s);
+  for (int s = engine_.first_head_shard(); s < engine_.n_shards(); ++s) send_heads(s);
 }
 
 // Sends the logits of all rows to their sessions' memory on a shard. Each read of the head serves several sessions.
