@@ -25,10 +25,10 @@ def test_a_later_start_takes_the_path_of_the_first(
     shape = Shape("llama", n_layers=1, hidden=256, ffn=256, n_heads=4, n_kv_heads=2, head_dim=64, vocab=64)
     path = write_model(tmp_path / "model.gguf", shape)
 
-    def start(decode_path: str = "auto", manifest: str = "{}") -> tuple[str, str]:
+    def start(decode_path: str = "auto", kernels: str = "pack") -> tuple[str, str]:
         """The reason, and the first word of a session's path."""
         engine = open_engine(path, pack=pack, context=64, decode_path=decode_path)
-        reason = settle_decode_path(engine, "chip", "pack", manifest)
+        reason = settle_decode_path(engine, "chip", kernels)
         session = _engine.Session(engine)
         assert engine.options["decode_path"] == ("graph" if reason else decode_path)
         return reason, session.decode_path.partition("_")[0].partition(",")[0]
@@ -47,5 +47,5 @@ def test_a_later_start_takes_the_path_of_the_first(
         file.write_text(damaged)
         start()
         assert json.loads(file.read_text())["graph_ms"] > 0
-    start(manifest='{"tune": 1}')
+    start(kernels="pack of other constants")
     assert len(list(step_costs_folder().iterdir())) == 2

@@ -196,7 +196,7 @@ def _open(
     limit = min(options.sessions or DEFAULT_SESSIONS, plan.max_sessions)
     path_reason = ""
     if device.pack is not None and device.pack.target != "sim":  # times of the simulator say nothing
-        path_reason = settle_decode_path(engine, device.chip, device.kernels, device.pack_manifest)
+        path_reason = settle_decode_path(engine, device.chip, device.kernels)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
     profile = _arrange_experts(engine, plan, path)
     with _step_costs(engine, file):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, cast
@@ -18,16 +17,15 @@ MARGIN = 0.03
 """The graph takes the place of the megakernel only where a token takes this much less time: noise decides nothing."""
 
 
-def settle_decode_path(engine: _engine.Engine, device: str, kernels: str, manifest: str) -> str:
+def settle_decode_path(engine: _engine.Engine, device: str, kernels: str) -> str:
     """Sets the path of the engine's sessions if the option is "auto" and the target's rule is the megakernel. Returns
     why a graph takes its place, empty if none does. The times are kept, so later starts choose the same path.
 
-    device: the name of the chip; kernels, manifest: of its pack. A pack with other constants is measured anew.
+    device: the name of the chip; kernels: identifies the pack with its constants, so that others are measured anew.
     """
     if engine.options["decode_path"] != "auto":
         return ""
-    digest = hashlib.sha256(manifest.encode()).hexdigest()
-    file = MeasuredFile.of_engine(engine, OPTIONS, format=FORMAT, device=device, kernels=kernels, manifest=digest)
+    file = MeasuredFile.of_engine(engine, OPTIONS, format=FORMAT, device=device, kernels=kernels)
     times = file.read()
     if not _is_valid(times):
         times = _measure(engine)
