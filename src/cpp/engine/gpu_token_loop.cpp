@@ -576,6 +576,7 @@ class RankLoops final : public TokenLoop {
       why = error.what();
     }
     if (engine_.n_rank_failures() == n_failures_) return token;
+    const std::lock_guard lock(engine_.buffers().turn);  // other sessions may be sending
     drop();
     throw StepLost(ErrorCode::kDevice, why);
   }

@@ -32,12 +32,6 @@ Session::Session(std::shared_ptr<const Engine> engine)
   speculator_.start(*shared.step_costs());
 }
 
-void Session::wait() {
-  std::unique_lock lock(timeline_.turn(), std::defer_lock);
-  if (engine().is_split_by_tensors()) lock.lock();  // Stream::wait() may start the ranks again
-  timeline_.stream().wait();
-}
-
 void Session::drop_lost() {
   if (engine().n_rank_failures() == n_failures_) return;
   n_failures_ = engine().n_rank_failures();

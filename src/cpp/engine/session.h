@@ -41,7 +41,7 @@ class Session {
   int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {},
            const BetweenLayers& between_layers = {});
   // Waits until the device has completed all work sent to it.
-  void wait();
+  void wait() { timeline_.wait(); }
   // [vocab] logits of the last token; valid between sync() and sample().
   std::span<const float> logits() {
     check_not_lost();

@@ -236,7 +236,7 @@ void Speculator::descend(int child) {
 
 void Speculator::wait_for_tree() {
   if (tree_.is_known) return;
-  timeline_.stream().wait();
+  timeline_.wait();
   fetch_tree();
 }
 

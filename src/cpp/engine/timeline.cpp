@@ -69,6 +69,12 @@ Timeline::Timeline(std::shared_ptr<const Engine> engine)
   append_ends_.reserve(state_.capacity());
 }
 
+void Timeline::wait() const {
+  std::unique_lock lock(turn(), std::defer_lock);
+  if (engine_->is_split_by_tensors()) lock.lock();  // Stream::wait() may start the ranks again
+  stream().wait();
+}
+
 bool Timeline::extends_by_one(std::span<const int32_t> ids) const {
   return !tokens_.empty() && ids.size() == tokens_.size() + 1 && !is_image_id(ids.back()) &&
          std::equal(tokens_.begin(), tokens_.end(), ids.begin());

@@ -27,6 +27,8 @@ class Timeline {
   EngineTurn& turn() const { return engine_->buffers().turn; }
   SequenceState& state() { return state_; }
   Stream& stream() const { return state_.stream(); }
+  // Waits until the device has completed all work sent to it. The caller need not have the turn.
+  void wait() const;
   // The ring of the tapped rows of plain steps on each shard; empty without a draft model, and on the CPU, which has no
   // plain steps.
   std::span<const StepRing> step_rings() const {
