@@ -30,6 +30,9 @@ Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
     memory_[i] = TreeMemory(carver, engine.model(), engine.draft_model(), engine.options());
   }
   for (const TreeMemory& memory : memory_) logits_.push_back(memory.logits);
+  if (!engine.is_split_by_layers())
+    for (const TreeMemory& memory : memory_)
+      inputs_.push_back({memory.tree->tokens, memory.positions, memory.tree->parents, memory.tree->ancestors});
   if (engine.draft_model() != nullptr) drafters_.model = std::make_unique<ModelDrafter>(timeline_, memory_);
 }
 
@@ -179,15 +182,9 @@ void Speculator::verify(const Interrupted& interrupted) {
   counts_.drafted += rows - 1;
 }
 
-// The tree's inputs are in session-owned memory so that a GPU can grow the tree in place. No tree grows where the
-// layers are on several devices.
 void Speculator::run_tree(const Timeline::Fill& fill, const Interrupted& interrupted) {
   const int rows = tree_.walk.draft().rows;
-  std::vector<Timeline::RowInputs> inputs;
-  if (!timeline_.engine().is_split_by_layers())
-    for (const TreeMemory& memory : memory_)
-      inputs.push_back({memory.tree->tokens, memory.positions, memory.tree->parents, memory.tree->ancestors});
-  timeline_.run({.n = rows, .is_tree = true, .inputs = inputs}, fill, interrupted);
+  timeline_.run({.n = rows, .is_tree = true, .inputs = inputs_}, fill, interrupted);
   timeline_.head(timeline_.engine().buffers(), 0, rows, logits_);
 }
 
@@ -254,16 +251,16 @@ bool Speculator::can_draft_ahead(int row) {
   return row == 0 && !tree_.is_known && planner_->draft_may_run_ahead() && drafters_.model->fits_ahead();
 }
 
-std::vector<VerifiedTree> Speculator::verified_trees(int row, bool accepts_path) {
-  std::vector<VerifiedTree> trees;
+std::span<const VerifiedTree> Speculator::verified_trees(int row, bool accepts_path) {
+  verified_.resize(memory_.size());
   for (size_t i = 0; i < memory_.size(); ++i)
-    trees.push_back({.draft = memory_[i].tree,
-                     .logits = memory_[i].logits,
-                     .rows = walk().draft().rows,
-                     .first = row,
-                     .replay_length = walk().replay_length(row),
-                     .accept = accepts_path ? drafters_.model->accept_path(int(i)) : AcceptPath{}});
-  return trees;
+    verified_[i] = {.draft = memory_[i].tree,
+                    .logits = memory_[i].logits,
+                    .rows = walk().draft().rows,
+                    .first = row,
+                    .replay_length = walk().replay_length(row),
+                    .accept = accepts_path ? drafters_.model->accept_path(int(i)) : AcceptPath{}};
+  return verified_;
 }
 
 void Speculator::draft_ahead() {

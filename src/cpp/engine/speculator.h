@@ -95,7 +95,7 @@ class Speculator {
   void fetch_tree();
   // --- the device's walk. The caller has the turn.
   bool can_draft_ahead(int row);  // whether the device may accept its path from this row and draft below the path's end
-  std::vector<VerifiedTree> verified_trees(int row, bool accepts_path);  // [shards]
+  std::span<const VerifiedTree> verified_trees(int row, bool accepts_path);  // [shards], until the next call
   void draft_ahead();
 
   // --- commit
@@ -149,6 +149,10 @@ class Speculator {
   std::vector<std::unique_ptr<Memory>> reserved_;  // backs memory_; empty if the engine does not draft
   std::vector<TreeMemory> memory_;                 // [shards]; empty memory on shards that compute no logits
   std::vector<float*> logits_;                     // of memory_; empty if the engine does not draft
+  // Addresses in memory_: a tree's inputs are in session-owned memory so that a GPU can grow the tree in place. Empty
+  // where the layers are on several devices, where no tree grows.
+  std::vector<Timeline::RowInputs> inputs_;
+  std::vector<VerifiedTree> verified_;  // of verified_trees(), kept so that a step allocates nothing
   std::optional<DraftPlanner> planner_;
   SamplingKind sampling_ = SamplingKind::kGreedy;
   Drafters drafters_;
