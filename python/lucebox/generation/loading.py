@@ -79,7 +79,7 @@ def load_model(
             scorer.close()
         raise
     entry = catalog.find(resolved.name) if resolved.source == "catalog" else None
-    plan = with_profile(MemoryPlan.from_engine(opened.engine.plan), resolved.path)
+    plan = with_profile(MemoryPlan.from_engine(opened.engine.plan), opened.expert_profile)
     compressor = None
     if (used := scorer or shared_scorer) is not None:
         policy = Policy.from_options(wanted)
@@ -198,19 +198,11 @@ def _open(
     if device.pack is not None and device.pack.target != "sim":  # times of the simulator say nothing
         path_reason = settle_decode_path(engine, device.chip, device.kernels)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
-    profile = _arrange_experts(engine, plan, path)
+    profile = ExpertProfile.of_plan(path, plan)
+    if profile is not None and (uses := profile.load()) is not None:
+        engine.expert_uses = uses  # the slots get the experts that earlier runs chose most
     with _step_costs(engine, file):
         return _Opened(engine, device, drafters, SessionPool(engine, limit), file, path_reason, profile)
-
-
-def _arrange_experts(engine: _engine.Engine, plan: MemoryPlan, path: Path) -> ExpertProfile | None:
-    """Fills the slots of experts by what earlier runs chose. None if all experts are in device memory."""
-    if plan.experts is None or not plan.experts.host_bytes:
-        return None
-    profile = ExpertProfile(path, plan.experts)
-    if (uses := profile.load()) is not None:
-        engine.expert_uses = uses
-    return profile
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from lucebox import _engine
 from lucebox.models.measured_file import MeasuredFile
-from lucebox.models.memory import ExpertPlan
+from lucebox.models.memory import ExpertPlan, MemoryPlan
 
 __all__ = ["ExpertProfile"]
 
@@ -29,6 +29,13 @@ class ExpertProfile:
         key = {"format": FORMAT, "model": layout, "layers": experts.layers, "experts": experts.experts}
         self._file = MeasuredFile(key, "experts-")
         self.path = self._file.path
+
+    @classmethod
+    def of_plan(cls, path: Path, plan: MemoryPlan) -> ExpertProfile | None:
+        """The file of the model at `path`; None if all its experts are in device memory."""
+        if plan.experts is None or not plan.experts.host_bytes:
+            return None
+        return cls(path, plan.experts)
 
     def load(self) -> Uses | None:
         """[layer][expert] choices; a prediction block's layers come last. None without a file of this model."""

@@ -166,15 +166,15 @@ def _plan_target(
         except (FormatError, OutOfMemoryError, UnsupportedError):
             if draft == drafts[-1]:
                 raise
-    return with_profile(MemoryPlan.from_engine(plan), path), resolved, draft
+    memory = MemoryPlan.from_engine(plan)
+    return with_profile(memory, ExpertProfile.of_plan(path, memory)), resolved, draft
 
 
-def with_profile(plan: MemoryPlan, path: Path) -> MemoryPlan:
-    """The plan with what earlier runs of the model at `path` showed of its experts."""
-    if plan.experts is None or not plan.experts.host_bytes:
+def with_profile(plan: MemoryPlan, profile: ExpertProfile | None) -> MemoryPlan:
+    """The plan with the hits that earlier runs of the model promise."""
+    if plan.experts is None or profile is None:
         return plan
-    hits = ExpertProfile(path, plan.experts).share_of_slots()
-    return replace(plan, experts=replace(plan.experts, profile_hits=hits))
+    return replace(plan, experts=replace(plan.experts, profile_hits=profile.share_of_slots()))
 
 
 def place_scorer(
