@@ -15,7 +15,7 @@ def delay_sim_device(device: int, seconds: float) -> None:
 
 def corrupt_sim_link(device: int, flipped: int, every: int, n_wrong: int) -> None:
     """
-    Injects a fault: of every `every` words that kernels of this simulated device send to other devices, the last arrives with these bits flipped, until n_wrong words have.
+    Injects a fault: every `every`-th word that kernels of this simulated device send to other devices arrives with these bits inverted, until n_wrong words have.
     """
 
 def enable_peer(device: lucebox._engine.gpu.Device, peer: lucebox._engine.gpu.Device) -> None:

@@ -1,5 +1,5 @@
-"""What one start learned, for later starts: a JSON file for each key, such as model, device, build and options. A
-damaged file, or one of another format, is replaced."""
+"""Measurements that later starts reuse: a JSON file for each key, such as model, device, build and options. A damaged
+file, or one of another format, is replaced."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is known of a step of a model with its drafter on a device, from process to process: its costs, which a first
-session measures, and how often drafts were accepted (MeasuredFile)."""
+"""Costs of a step of a model with its drafter on a device, which a first session measures, and how often drafts were
+accepted, from process to process (MeasuredFile)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@
 
 extern "C" {
 
-// Of every `every` words that the kernels of a device send to other devices, the last arrives with `flipped` bits
-// flipped.
+// Every `every`-th word that the kernels of a device send to other devices arrives with the bits `flipped` inverted.
 struct lb_sim_link_fault {
   uint64_t flipped;
   uint32_t every;

@@ -44,8 +44,8 @@ class SimThread {
 
 // Injects a fault: the next kernel on this simulated device begins `seconds` later.
 void delay_sim_device(int device, double seconds);
-// Injects a fault: of every `every` words that kernels of this simulated device send to other devices, the last arrives
-// with these bits flipped, until n_wrong words have.
+// Injects a fault: every `every`-th word that kernels of this simulated device send to other devices arrives with these
+// bits inverted, until n_wrong words have.
 void corrupt_sim_link(int device, uint64_t flipped, uint32_t every, uint32_t n_wrong);
 
 }  // namespace lb::gpu

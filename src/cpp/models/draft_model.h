@@ -6,7 +6,7 @@
 // Plain decode steps on a GPU only store their tapped rows in a ring; step_context() writes the draft layers' rows of
 // many steps together. Embedding and head are the target's. Tokens are only proposals: the target decides every token.
 //
-// Of a target that is split by tensors every rank has a whole draft model, whose target is the rank's slice. The ranks
+// If the target is split by tensors, every rank has a whole draft model, whose target is the rank's slice. The ranks
 // exchange the logits of the head, so all propose the same tokens.
 #pragma once
 

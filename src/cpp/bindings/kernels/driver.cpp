@@ -177,8 +177,8 @@ void bind_driver(nb::module_& m) {
   m.def("delay_sim_device", &gpu::delay_sim_device, "device"_a, "seconds"_a,
         "Injects a fault: the next kernel on this simulated device begins this much later.");
   m.def("corrupt_sim_link", &gpu::corrupt_sim_link, "device"_a, "flipped"_a, "every"_a, "n_wrong"_a,
-        "Injects a fault: of every `every` words that kernels of this simulated device send to other devices, the last "
-        "arrives with these bits flipped, until n_wrong words have.");
+        "Injects a fault: every `every`-th word that kernels of this simulated device send to other devices arrives "
+        "with these bits inverted, until n_wrong words have.");
   m.def("enable_peer", &gpu::Device::enable_peer, "device"_a, "peer"_a, "Lets a device reach the memory of another.");
   bind_memory(m);
   bind_queue(m);
