@@ -60,13 +60,15 @@ EDITS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
 
 def test_fingerprints_cover_metadata_and_every_byte(tmp_path: Path) -> None:
     """A prefix cache or snapshot of another model would give other answers without a word."""
-    engines = {name: open_engine(model(tmp_path / f"{i}.gguf", edit)) for i, (name, edit) in enumerate(EDITS.items())}
+    paths = {name: model(tmp_path / f"{i}.gguf", edit) for i, (name, edit) in enumerate(EDITS.items())}
+    engines = {name: open_engine(path) for name, path in paths.items()}
     prints = {name: engine.fingerprint for name, engine in engines.items()}
     one, other = (open_engine(model(tmp_path / f"same{i}.gguf")) for i in range(2))
     assert one.fingerprint == other.fingerprint
     assert len({one.fingerprint, *prints.values()}) == 1 + len(EDITS), prints
     of_metadata = {"freq_base", "eps"}
     assert {name for name, engine in engines.items() if engine.layout != one.layout} == of_metadata
+    assert all(_engine.Engine.layout_of(str(path)) == engines[name].layout for name, path in paths.items())
 
 
 def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ std::string Engine::layout() const {
 
 std::string Engine::layout_of(const std::string& path) {
   Fingerprint f;
-  f.add_layout(ModelFile(path));
+  f.add_layout(open_model_file(path));
   return f.hex();
 }
 
