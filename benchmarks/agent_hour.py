@@ -1,9 +1,9 @@
 """A long session of a coding agent: agent_hour.py [MODEL] [--agents N ...] [--turns N] [--tokens N] [-- FLAGS]
 
 Each agent holds one conversation with tools on one server. In each turn the model must call a tool; the agent appends
-the call and the tool's result, so that prompts grow evenly to --tokens tokens in the last turn. A
-second hour with the same conversations shows what memory still grows. Then servers that have computed nothing answer
-some of the prompts: their calls must be the same.
+the call and the tool's result, so that prompts grow evenly to --tokens tokens in the last turn. A second hour with the
+same conversations shows what memory still grows. Then servers that have computed nothing answer some of the prompts:
+their calls must be the same.
 
 FLAGS go to `lucebox serve`. --url measures a running server with OpenAI's API instead, without memory and equality.
 """
