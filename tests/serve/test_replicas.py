@@ -164,3 +164,5 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
         ServeSettings(replicas=0)
     assert main(["serve", MODEL, "--replicas", "2", "--json"]) == 1
     assert "need devices of their own" in capsys.readouterr().err
+    assert main(["serve", MODEL, "--replicas", "2", "--ray", "--json"]) == 1
+    assert "--replicas is for one server; with --ray, use min_replicas" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lucebox.cli import console, options
 from lucebox.cli.interrupts import importing
-from lucebox.cli.served_models import read_models, read_ray
+from lucebox.cli.served_models import on_one_server, read_models, read_ray
 from lucebox.cli.session import opening_line
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import EngineOptions
@@ -61,6 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     specs = read_models(args.models, settings, options.given(args, EngineOptions), offline=args.offline)
     if args.ray:
         return _with_ray(args, specs, settings)
+    specs = on_one_server(specs)
     sockets = bound_sockets(settings)
     models = open_models(specs, settings)
     try:
@@ -85,12 +86,12 @@ def execute(args: argparse.Namespace) -> int:
 def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: ServeSettings) -> int:
     from lucebox.ray import RaySettings, missing
 
+    if any(spec.settings.replicas > 1 for spec in specs):
+        raise InvalidRequestError("--replicas is for one server; with --ray, use min_replicas of the table [ray]")
     try:
         from lucebox.ray.run import run
     except ModuleNotFoundError as error:
         raise missing(error) from error
-    if any(spec.settings.replicas > 1 for spec in specs):
-        raise InvalidRequestError("--replicas is for one server; with --ray, use min_replicas of the table [ray]")
     scale = RaySettings.read(read_ray(args.models))
 
     def on_start(url: str) -> None:
