@@ -11,11 +11,14 @@ from typing import Any
 import httpx
 import pytest
 from lucebox.cli import main
+from lucebox.cli.serve import open_models
 from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions
 from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.prefix_table import PrefixTable
+from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.status import status_document
 from running import MODEL, Running, started
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -140,6 +143,21 @@ def test_all_replicas_are_unloaded_and_loaded(server: Running) -> None:
         answer = client.post("/v1/models/two/load")
         assert [one["value"] for one in answer.json()["status"]["replicas"]] == ["loaded"] * 2
         assert [one["loads"] for one in replicas(client)] == [2, 2]
+
+
+def test_the_first_replica_is_unloaded() -> None:
+    """The other one makes the model loaded, and gives its facts."""
+    models = open_models(spec("cpu,cpu", replicas=2, slots=1).replicated(), ServeSettings(load="use", keep_loaded=60))
+    try:
+        first, second = models.entries
+        server = Server(models, ServeSettings(), "")
+        assert models.expires_at(first) is None and status_document(server, first)["kv_pages"] is None
+        second.take(second.open(models.telemetry))
+        status, expires_at = status_document(server, first), models.expires_at(first)
+        assert status["state"] == "loaded" and status["kv_pages"]["total"] > 0
+        assert expires_at is not None and 0 < expires_at - time.time() <= 60
+    finally:
+        models.free()
 
 
 def spec(device: str, **settings: Any) -> ModelSpec:
