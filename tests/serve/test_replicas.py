@@ -23,7 +23,7 @@ from running import MODEL, Running, started
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 GREEDY = {"temperature": 0, "max_tokens": 3}
-SUBJECTS = ("a small dog by the sea", "an old man and his cat")
+SUBJECTS = ("a small dog by the sea", "an old man and his cat", "a ship in the ice")  # more than replicas
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_holder_of_the_longest_prefix_unless_it_is_busier() -> None:
 
 def test_conversations_stay_with_their_replica(server: Running) -> None:
     with server.client() as client:
-        turns: list[list[dict[str, Any]]] = [[], []]
+        turns: list[list[dict[str, Any]]] = [[] for _ in SUBJECTS]
         answers = []
         for turn in range(3):
             for subject, messages in zip(SUBJECTS, turns, strict=True):

@@ -147,7 +147,8 @@ class ModelSet:
         loaded = {one: n for one, n in queues.items() if one.running is not None}
         if loaded and min(loaded.values()) < slots:
             queues = loaded  # no request waits for a load while a copy has a free slot
-        chosen = table.holder(digests, queues, slots) or min(queues, key=queues.__getitem__)
+        # Equally busy ones take turns: if one had all prompts, it alone would keep prefixes.
+        chosen = table.holder(digests, queues, slots) or min(queues, key=lambda one: (queues[one], one.last_used))
         table.add(digests, chosen)
         return chosen
 
@@ -266,7 +267,7 @@ class ModelSet:
         free_bytes = entry.facts.available_bytes - sum(other.facts.n_bytes for other in beside)
         ordered = sorted(
             (other for other in beside if not other.is_pinned),
-            key=lambda other: (other.is_busy, other.running.last_used if other.running else 0),
+            key=lambda other: (other.is_busy, other.last_used),
         )
         names = needed_room(entry.facts.n_bytes, free_bytes, [(other.title, other.facts.n_bytes) for other in ordered])
         return [other for other in ordered if other.title in names]
