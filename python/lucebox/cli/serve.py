@@ -129,7 +129,7 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
             report=console.note,
         )
         for scorer in models.shared_scorers:
-            names = ", ".join(entry.name for entry in models.entries if entry.spec.scorer is scorer)
+            names = ", ".join(entry.title for entry in models.entries if entry.spec.scorer is scorer)
             console.note(f"{names} share the scorer {scorer.name}: {show_size(scorer.n_bytes)} on {scorer.device}")
         if loads:
             models.load_first(progress)
@@ -151,9 +151,9 @@ def line_of(entry: ModelEntry, models: ModelSet) -> str:
     if entry.running is not None:
         name = "" if facts.name == facts.loaded_by else f"{facts.name} = "
         return f"{name}{opening_line(entry.running.llm, facts.slots)} | {facts.slots} slots"
-    leaving = [one.name for one in models.leaving_for(entry)]
+    leaving = [one.title for one in models.leaving_for(entry)]
     unloads = f", and then unloads {', '.join(leaving)}" if leaving else ""
     return (
-        f"{facts.name}: {show_size(facts.n_bytes)} of {show_size(facts.available_bytes)} on {facts.device} | context "
+        f"{entry.title}: {show_size(facts.n_bytes)} of {show_size(facts.available_bytes)} on {facts.device} | context "
         f"{facts.context} | {facts.slots} slots | loads on first use{unloads}"
     )
