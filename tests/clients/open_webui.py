@@ -31,7 +31,7 @@ class Tools:
         """Replaces a text in a file of the project.
         :param name: the file's name
         :param old: the text
-        :param new: what takes its place
+        :param new: its replacement
         """
         text = (PROJECT / name).read_text()
         (PROJECT / name).write_text(text.replace(old, new))

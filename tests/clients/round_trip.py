@@ -159,7 +159,7 @@ def main() -> int:
                     place = folder / f"{trial.name}-{kind}"
                     (place / "work").mkdir(parents=True)
                     make_project(place / "work")
-                    steps = script_of(trial.steps(place / "work"))
+                    steps = script_of(trial.steps(str(place / "work" / "calc.py")))
                     script.write_text(json.dumps({"script": steps, "has_tools": trial.has_tools}))
                     problems, exchanges = turn(trial, url, place)
                     client = f"{trial.name} {version(trial)}"

@@ -16,10 +16,8 @@ import lucebox
 import lucebox.serve.model
 import numpy as np
 from lucebox.chat import ChatTemplate
-from lucebox.chat.conversation import Conversation
-from lucebox.chat.conversation_to_request import ChatModel, Limits
+from lucebox.chat.conversation_to_request import ChatModel
 from lucebox.generation.request import GenerationRequest
-from lucebox.options import Sampling
 from lucebox.serve.listening import bound_sockets
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_set import ModelSet
@@ -74,16 +72,9 @@ def serve_scripted(
     """
 
     class ScriptedModel(ChatModel):
-        def requests(
-            self,
-            conversation: Conversation,
-            sampling: Mapping[str, Any] | Sampling,
-            limits: Limits,
-            endpoint: str = "",
-            n: int = 1,
-        ) -> list[GenerationRequest]:
+        def requests(self, *arguments: Any, **options: Any) -> list[GenerationRequest]:
             tokenizer, end = self.model.tokenizer, self.model.end_ids[0]
-            made = super().requests(conversation, sampling, limits, endpoint, n)
+            made = super().requests(*arguments, **options)
             text = answer(tokenizer.decode(made[0].ids.tolist(), skip_special=False))
             if text is None:
                 return made

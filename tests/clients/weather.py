@@ -14,8 +14,7 @@ RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 
 
 def answer(prompt: str) -> str:
-    """First text and two calls; after their results, the results, and whether the prompt still has the thought of the
-    first answer."""
+    """Two calls; after their results, the results, and whether the prompt still has the thought of the first answer."""
     results = RESULT.findall(prompt)
     if results:
         kept = "with" if THOUGHT in prompt else "without"
@@ -25,7 +24,7 @@ def answer(prompt: str) -> str:
 
 
 def expected() -> dict[str, Any]:
-    """What a client shows of the two turns."""
+    """The thought, text, calls and answer that a client shows."""
     calls = [["get_weather", {"city": city}] for city in CITIES]
     return {"thought": THOUGHT, "text": TEXT, "calls": calls, "answer": "; ".join(f"{city}: sunny" for city in CITIES)}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox.cli.served_models import read_models
+from lucebox.cli.served_models import on_one_server, read_models
 from lucebox.errors import InvalidRequestError, LuceboxError, OutOfMemoryError
 from lucebox.options import EngineOptions
 from lucebox.serve.model_plans import needed_room, plan_models
@@ -31,12 +31,14 @@ def test_one_model_has_all_settings() -> None:
 
 def test_names_and_the_common_cache() -> None:
     common = ServeSettings(prefix_cache=100, prefix_cache_dir="cache", prefix_cache_disk=60)
-    first, second = read(LLAMA, f"coder.7b={QWEN}", settings=common)
+    models = read(LLAMA, f"coder.7b={QWEN}", settings=common)
+    assert [spec.settings.prefix_cache for spec in models] == [100, 100]  # for servers of their own, as on a cluster
+    first, second = on_one_server(models)
     assert (first.settings.model_name, second.settings.model_name) == (None, "coder.7b")
     for spec, folder in ((first, "cache/llama_a.gguf"), (second, "cache/coder.7b")):
         assert (spec.settings.prefix_cache, spec.settings.prefix_cache_disk) == (50, 30)
         assert spec.settings.prefix_cache_dir == folder
-    (alone,) = read(LLAMA, settings=common)
+    (alone,) = on_one_server(read(LLAMA, settings=common))
     assert (alone.settings.prefix_cache, alone.settings.prefix_cache_dir) == (100, "cache")
 
 

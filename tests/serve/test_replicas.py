@@ -11,16 +11,19 @@ from typing import Any
 import httpx
 import pytest
 from lucebox.cli import main
+from lucebox.cli.serve import open_models
 from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions
 from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.prefix_table import PrefixTable
+from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.status import status_document
 from running import MODEL, Running, started
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 GREEDY = {"temperature": 0, "max_tokens": 3}
-SUBJECTS = ("a small dog by the sea", "an old man and his cat")
+SUBJECTS = ("a small dog by the sea", "an old man and his cat", "a ship in the ice")  # more than replicas
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_the_holder_of_the_longest_prefix_unless_it_is_busier() -> None:
 
 def test_conversations_stay_with_their_replica(server: Running) -> None:
     with server.client() as client:
-        turns: list[list[dict[str, Any]]] = [[], []]
+        turns: list[list[dict[str, Any]]] = [[] for _ in SUBJECTS]
         answers = []
         for turn in range(3):
             for subject, messages in zip(SUBJECTS, turns, strict=True):
@@ -142,6 +145,21 @@ def test_all_replicas_are_unloaded_and_loaded(server: Running) -> None:
         assert [one["loads"] for one in replicas(client)] == [2, 2]
 
 
+def test_the_first_replica_is_unloaded() -> None:
+    """The other one makes the model loaded, and gives its facts."""
+    models = open_models(spec("cpu,cpu", replicas=2, slots=1).replicated(), ServeSettings(load="use", keep_loaded=60))
+    try:
+        first, second = models.entries
+        server = Server(models, ServeSettings(), "")
+        assert models.expires_at(first) is None and status_document(server, first)["kv_pages"] is None
+        second.take(second.open(models.telemetry))
+        status, expires_at = status_document(server, first), models.expires_at(first)
+        assert status["state"] == "loaded" and status["kv_pages"]["total"] > 0
+        assert expires_at is not None and 0 < expires_at - time.time() <= 60
+    finally:
+        models.free()
+
+
 def spec(device: str, **settings: Any) -> ModelSpec:
     return ModelSpec(MODEL, EngineOptions(device=device), ServeSettings(**settings))
 
@@ -164,3 +182,5 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
         ServeSettings(replicas=0)
     assert main(["serve", MODEL, "--replicas", "2", "--json"]) == 1
     assert "need devices of their own" in capsys.readouterr().err
+    assert main(["serve", MODEL, "--replicas", "2", "--ray", "--json"]) == 1
+    assert "--replicas is for one server; with --ray, use min_replicas" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from clients.fixtures import whole
+from clients.fixtures import difference, whole
 from lucebox.chat import ChatTemplate
 from lucebox.chat.conversation import Conversation
 from lucebox.chat.messages import checked_messages
@@ -70,6 +70,22 @@ def server() -> Iterator[Running]:
 
 def test_all_clients_have_fixtures() -> None:
     assert sorted(CLIENTS) == FILES
+
+
+def test_a_difference_makes_the_request_whole() -> None:
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"model": "a", "messages": [1, 2], "tools": [3], "stream": True},
+        {"model": "a", "messages": [1, 4, 5], "tools": [3]},
+        {"model": "b", "messages": [1], "tools": "none"},
+        {"model": "b", "messages": [], "tools": [3]},
+    ]
+    for before, after in pairwise(bodies):
+        assert whole(difference(after, before), before) == after
+    assert difference(bodies[2], bodies[1]) == {
+        "kept": {"model": 0, "messages": 1, "tools": 1},
+        "body": {"messages": [4, 5], "tools": []},
+    }
 
 
 @pytest.mark.parametrize("name", FILES)

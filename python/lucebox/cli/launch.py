@@ -1,4 +1,4 @@
-"""`lucebox launch`: starts a coding agent, configured for a lucebox server."""
+"""`lucebox launch`: starts a coding agent, or Open WebUI, configured for a lucebox server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lucebox.cli.options import Subparsers, one_of
 from lucebox.errors import UnsupportedError
 from lucebox.probe import server_models
 
-DESCRIPTION = """Start a coding agent against a running server (lucebox serve), with its settings in a separate home.
-Your own settings are neither read nor changed. The home is removed when the agent ends, unless --home names one.
-Arguments after -- are passed to the agent.
+DESCRIPTION = """Start a coding agent, or Open WebUI, against a running server (lucebox serve), with its settings in a
+separate home. Your own settings are neither read nor changed. The home, with Open WebUI's chats, is removed when the
+client ends, unless --home names one. Arguments after -- are passed to the client.
 
     lucebox launch codex -- exec "fix the failing test" """
 JSON_HELP = "with --print: print one JSON object"
@@ -33,11 +33,11 @@ def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("client", type=one_of(CLIENTS), metavar="{" + ",".join(CLIENTS) + "}", help="the agent")
+    parser.add_argument("client", type=one_of(CLIENTS), metavar="{" + ",".join(CLIENTS) + "}", help="the client")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (default: %(default)s)")
     parser.add_argument("--api-key", default="none", metavar="KEY", help="API key of the server")
     parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the first one listed)")
-    parser.add_argument("--home", type=Path, metavar="FOLDER", help="use this folder as the agent's home, and keep it")
+    parser.add_argument("--home", type=Path, metavar="FOLDER", help="use this folder as the client's home, and keep it")
     parser.add_argument("--print", action="store_true", help="print a shell script that does the same; start nothing")
     return parser
 
@@ -91,7 +91,7 @@ def show(client: Client, setup: Setup, arguments: list[str], home: Path | None, 
 
 
 def start(client: Client, setup: Setup, arguments: list[str], home: Path) -> int:
-    """Runs the agent and returns its exit code."""
+    """Runs the client and returns its exit code."""
     for name, text in setup.files.items():
         file = home / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,5 +103,5 @@ def start(client: Client, setup: Setup, arguments: list[str], home: Path) -> int
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the agent got the signal too, and handles it
+        except KeyboardInterrupt:  # the client got the signal too, and handles it
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lucebox.cli import console, options
 from lucebox.cli.interrupts import importing
-from lucebox.cli.served_models import read_models, read_ray
+from lucebox.cli.served_models import on_one_server, read_models, read_ray
 from lucebox.cli.session import opening_line
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import EngineOptions
@@ -61,6 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     specs = read_models(args.models, settings, options.given(args, EngineOptions), offline=args.offline)
     if args.ray:
         return _with_ray(args, specs, settings)
+    specs = on_one_server(specs)
     sockets = bound_sockets(settings)
     models = open_models(specs, settings)
     try:
@@ -85,12 +86,12 @@ def execute(args: argparse.Namespace) -> int:
 def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: ServeSettings) -> int:
     from lucebox.ray import RaySettings, missing
 
+    if any(spec.settings.replicas > 1 for spec in specs):
+        raise InvalidRequestError("--replicas is for one server; with --ray, use min_replicas of the table [ray]")
     try:
         from lucebox.ray.run import run
     except ModuleNotFoundError as error:
         raise missing(error) from error
-    if any(spec.settings.replicas > 1 for spec in specs):
-        raise InvalidRequestError("--replicas is for one server; with --ray, use min_replicas of the table [ray]")
     scale = RaySettings.read(read_ray(args.models))
 
     def on_start(url: str) -> None:
@@ -128,7 +129,7 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
             report=console.note,
         )
         for scorer in models.shared_scorers:
-            names = ", ".join(entry.name for entry in models.entries if entry.spec.scorer is scorer)
+            names = ", ".join(entry.title for entry in models.entries if entry.spec.scorer is scorer)
             console.note(f"{names} share the scorer {scorer.name}: {show_size(scorer.n_bytes)} on {scorer.device}")
         if loads:
             models.load_first(progress)
@@ -150,9 +151,9 @@ def line_of(entry: ModelEntry, models: ModelSet) -> str:
     if entry.running is not None:
         name = "" if facts.name == facts.loaded_by else f"{facts.name} = "
         return f"{name}{opening_line(entry.running.llm, facts.slots)} | {facts.slots} slots"
-    leaving = [one.name for one in models.leaving_for(entry)]
+    leaving = [one.title for one in models.leaving_for(entry)]
     unloads = f", and then unloads {', '.join(leaving)}" if leaving else ""
     return (
-        f"{facts.name}: {show_size(facts.n_bytes)} of {show_size(facts.available_bytes)} on {facts.device} | context "
+        f"{entry.title}: {show_size(facts.n_bytes)} of {show_size(facts.available_bytes)} on {facts.device} | context "
         f"{facts.context} | {facts.slots} slots | loads on first use{unloads}"
     )

@@ -20,7 +20,7 @@ from lucebox.serve.model_spec import OWN_OPTIONS, OWN_SETTINGS, ModelSpec
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import parse_size
 
-__all__ = ["RAY_TABLE", "read_models", "read_ray"]
+__all__ = ["RAY_TABLE", "on_one_server", "read_models", "read_ray"]
 
 MAX_FILE = 1 << 20
 _NAMED = re.compile(r"([\w.:@-]+)=(.+)", re.S)
@@ -67,9 +67,18 @@ def read_models(
             own_settings["prefix_cache_dir"] = str(Path(folder) / quote(file, safe=""))
         own = replace(settings, **own_settings)
         chosen = EngineOptions(**{**flags, **own_options, "sessions": own.slots or DEFAULT_SESSIONS, "prefix_cache": 0})
-        spec = ModelSpec(one.model, chosen, own, offline, None if limit is None else parse_size(limit))
-        specs += spec.replicated()
-    return [_with_cache(spec, len(specs)) for spec in specs]
+        specs.append(ModelSpec(one.model, chosen, own, offline, None if limit is None else parse_size(limit)))
+    return specs
+
+
+def on_one_server(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
+    """The replicas of the models, which share the devices and the prefix cache of one server.
+
+    Raises:
+        InvalidRequestError: as `ModelSpec.replicated`.
+    """
+    each = [replica for spec in specs for replica in spec.replicated()]
+    return [_with_cache(spec, len(each)) for spec in each]
 
 
 def _with_cache(spec: ModelSpec, n: int) -> ModelSpec:

@@ -78,6 +78,11 @@ class ModelEntry:
         return self.n_users + (0 if self.running is None else sum(self.running.scheduler.counts()))
 
     @property
+    def last_used(self) -> float:
+        """`RunningModel.last_used`; 0 if it is not loaded."""
+        return 0.0 if self.running is None else self.running.last_used
+
+    @property
     def is_busy(self) -> bool:
         """Whether a request uses it."""
         return self.n_users > 0 or (self.running is not None and not self.running.is_idle)

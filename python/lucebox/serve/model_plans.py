@@ -81,14 +81,14 @@ def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) ->
 
 
 def _share_scorers(specs: Sequence[ModelSpec], progress: Progress | None) -> list[ModelSpec]:
-    """The models, where those with the same scorer beside them on the same device share it. The limit of each device is
-    reduced by its shared scorers.
+    """The models; those that have the same scorer on the same device share it. The limit of each device is reduced by
+    its shared scorers.
 
     Raises:
         ModelNotFoundError, HubError, FormatError, UnsupportedError: as `LLM`.
     """
     plans = {i: plan for i, spec in enumerate(specs) if (plan := _plan_beside(spec, progress)) is not None}
-    groups: dict[Any, list[int]] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
     for i, plan in plans.items():
         groups.setdefault(_scorer_key(specs[i].options, plan), []).append(i)
     found = list(specs)
@@ -109,7 +109,7 @@ def _share_scorers(specs: Sequence[ModelSpec], progress: Progress | None) -> lis
 
 
 def _plan_beside(spec: ModelSpec, progress: Progress | None) -> Plan | None:
-    """The plan of a model on one device with its scorer beside it; None if it is another one."""
+    """The plan of a model whose scorer is beside it on its only device; None for other models."""
     if spec.options.prefill_drafter is None:
         return None
     try:
@@ -120,11 +120,12 @@ def _plan_beside(spec: ModelSpec, progress: Progress | None) -> Plan | None:
     return plan if is_beside and "," not in plan.memory.place else None
 
 
-def _scorer_key(options: EngineOptions, plan: Plan) -> Any:
+def _scorer_key(options: EngineOptions, plan: Plan) -> tuple[object, ...]:
+    """Equal for models that can share their scorers."""
     assert options.prefill_drafter is not None and plan.scorer is not None
     path = resolve(options.prefill_drafter, offline=True).path
     fields = {**scorer_fields(options), "memory_limit": None, "device": plan.memory.place}
-    return path, options.prefill_layers, tuple(sorted(fields.items(), key=lambda field: field[0]))
+    return path, options.prefill_layers, frozenset(fields.items())
 
 
 def _fields_alone(spec: ModelSpec) -> dict[str, Any]:

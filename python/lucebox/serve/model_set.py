@@ -58,8 +58,10 @@ class ModelSet:
         report: called with a line about each load and unload."""
         self.entries = tuple(entries)
         """All models; the replicas of one follow each other."""
+        self.firsts = tuple(entry for entry in entries if entry.spec.replica == 0)
+        """One entry of each model: its only one, or its first replica."""
         self._prefixes: dict[ModelEntry, PrefixTable[ModelEntry]] = {
-            first: PrefixTable() for first in entries if first.spec.settings.replicas > 1 and first.spec.replica == 0
+            first: PrefixTable() for first in self.firsts if first.spec.settings.replicas > 1
         }
         self.telemetry = telemetry
         self._keep_loaded_s = keep_loaded_s
@@ -79,11 +81,6 @@ class ModelSet:
         return self.entries[0]
 
     @property
-    def firsts(self) -> tuple[ModelEntry, ...]:
-        """One entry of each model: its only one, or its first replica."""
-        return tuple(entry for entry in self.entries if entry.spec.replica == 0)
-
-    @property
     def has_replicas(self) -> bool:
         return bool(self._prefixes)
 
@@ -91,6 +88,10 @@ class ModelSet:
         """All entries of a model."""
         at = self.entries.index(first)
         return self.entries[at : at + first.spec.settings.replicas]
+
+    def loaded_replicas(self, first: ModelEntry) -> list[RunningModel]:
+        """The loaded entries of a model."""
+        return [entry.running for entry in self.replicas(first) if entry.running is not None]
 
     def find(self, requested: str | None) -> ModelEntry:
         """The model of a name or an alias; of one with replicas, the first.
@@ -126,8 +127,8 @@ class ModelSet:
 
     async def use(self, requested: str | None, request: Request) -> tuple[RunningModel, str]:
         """The model that a request names, loaded, and its name for the response: the requested one, because clients
-        compare the two. Of replicas, the one that has the prefix of the request's prompt, else the least busy one. The
-        model stays loaded until the request's route has ended; then its scheduler knows of the request.
+        compare the two. It is the replica that has the prefix of the request's prompt, else the least busy one. It stays
+        loaded until the request's route has ended; then its scheduler knows of the request.
 
         Raises:
             ApiError: no such model, it cannot be loaded, too many requests wait for it, or the client has left.
@@ -146,7 +147,8 @@ class ModelSet:
         loaded = {one: n for one, n in queues.items() if one.running is not None}
         if loaded and min(loaded.values()) < slots:
             queues = loaded  # no request waits for a load while a copy has a free slot
-        chosen = table.holder(digests, queues, slots) or min(queues, key=queues.__getitem__)
+        # Equally busy ones take turns: if one had all prompts, it alone would keep prefixes.
+        chosen = table.holder(digests, queues, slots) or min(queues, key=lambda one: (queues[one], one.last_used))
         table.add(digests, chosen)
         return chosen
 
@@ -265,7 +267,7 @@ class ModelSet:
         free_bytes = entry.facts.available_bytes - sum(other.facts.n_bytes for other in beside)
         ordered = sorted(
             (other for other in beside if not other.is_pinned),
-            key=lambda other: (other.is_busy, other.running.last_used if other.running else 0),
+            key=lambda other: (other.is_busy, other.last_used),
         )
         names = needed_room(entry.facts.n_bytes, free_bytes, [(other.title, other.facts.n_bytes) for other in ordered])
         return [other for other in ordered if other.title in names]
@@ -335,11 +337,13 @@ class ModelSet:
                         await self._unload(entry, f"idle for {keep_s:g} s")
             await asyncio.sleep(next_s)
 
-    def expires_at(self, entry: ModelEntry) -> float | None:
-        """When a loaded model will be unloaded by age if nobody uses it, in Unix time; None: never."""
-        if self._keep_loaded_s is None or entry.running is None or entry.is_pinned:
+    def expires_at(self, first: ModelEntry) -> float | None:
+        """When the last loaded replica of a model will be unloaded by age if nobody uses it, in Unix time; None:
+        never."""
+        loaded = self.loaded_replicas(first)
+        if self._keep_loaded_s is None or not loaded or first.is_pinned:
             return None
-        return time.time() + entry.running.last_used + self._keep_loaded_s - time.monotonic()
+        return time.time() + max(one.last_used for one in loaded) + self._keep_loaded_s - time.monotonic()
 
     def close(self, drain_s: float) -> None:
         """Refuses new requests, gives running ones `drain_s` seconds and ends all threads; blocks. Requests that wait

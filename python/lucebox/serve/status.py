@@ -100,10 +100,12 @@ def device_loads(models: ModelSet) -> dict[str, DeviceLoad]:
 def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
     """The counters of the server, and the state of a model; null stands for what only a loaded model has.
 
-    entry: of a model with replicas, the first.
+    entry: of a model with replicas, the first. The first loaded replica gives the fields of a loaded
+    model.
     """
     metrics = server.metrics
     state = server.models.status(entry)
+    running = next(iter(server.models.loaded_replicas(entry)), None)
     return {
         "version": __version__,
         "model": entry.name,
@@ -131,7 +133,7 @@ def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
             "drafted_tokens": metrics.drafts.total("drafted"),
             "accepted_tokens": metrics.drafts.total("accepted"),
         },
-        **(dict.fromkeys(LOADED_FIELDS) if entry.running is None else _loaded_fields(entry.running)),
+        **(dict.fromkeys(LOADED_FIELDS) if running is None else _loaded_fields(running)),
         "requests": [asdict(record) for record in metrics.records()],
     }
 

@@ -232,7 +232,7 @@ async def completion(body: CompletionRequest, request: Request) -> Response:
 )
 async def slots(request: Request, model: str | None = None) -> Response:
     models = server_of(request).models
-    loaded = [entry.running for entry in models.replicas(models.find(model)) if entry.running is not None]
+    loaded = models.loaded_replicas(models.find(model))
     slots = [(running, is_busy) for running in loaded for is_busy in running.scheduler.busy()]
     facts = [
         {

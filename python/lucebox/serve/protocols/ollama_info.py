@@ -54,7 +54,7 @@ async def loaded(request: Request) -> Response:
                     "context_length": entry.facts.context,
                 }
                 for entry in models.firsts
-                if any(one.running is not None for one in models.replicas(entry))
+                if models.loaded_replicas(entry)
             ]
         }
     )
