@@ -1,6 +1,6 @@
 // Prompts of NVFP4 weights by block-scaled mma.sync, in the body of gemm.h: the weights' codes and scales, unchanged,
 // by x in NVFP4 (CastRows). The matrix unit scales each 16 products and adds in fp32. The factor of the weights' tensor
-// and that of a row of x multiply the complete sum. Bound: arithmetic; a warp's weights stay in registers for all rows
+// and the factor of a row of x multiply the complete sum. Bound: arithmetic; a warp's weights stay in registers for all rows
 // of the tile.
 //
 // A plane has two 16s of values in the low and high nibbles of its words, and an operand register has eight values of
