@@ -1,6 +1,6 @@
 // The sums of matrix instructions with 8-bit and 4-bit floating-point operands, by the published rule (MMA-Sim, arXiv
 // 2511.10909). Terms and c are truncated to kTermBits below the largest exponent and added exactly. The sum is
-// truncated to kResultBits after its leading one. A term that is not a number, or c, makes every result 0x7fffffff.
+// truncated to kResultBits after its leading one. If c or a term is not a number, the result is 0x7fffffff.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace lb::gpu::sim {
 
-// exponent: the sum of the operands' exponents, which may be below that of the value. kZero: of terms without a value.
+// exponent: the sum of the operands' exponents, which may be below the exponent of the value; kZero for a term of 0.
 struct Term {
   double value;
   int exponent;
@@ -55,7 +55,7 @@ void set_fp8_terms(Term (&terms)[kCount], const float* x, const float* y, int sc
   }
 }
 
-// wgmma of sm_90: 32 products at once.
+// wgmma of sm_90: 32 products together.
 inline float fp8_sum(float c, const float (&x)[32], const float* y) {
   Term terms[32];
   set_fp8_terms(terms, x, y);

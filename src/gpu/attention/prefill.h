@@ -80,35 +80,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   }
   tile.close();
 
-  // o is written through shared memory (the space of the warp's queries), half of the columns at a time, so that writes
-  // are coalesced.
-  constexpr int kHalf = kDim / 2;
-  float* columns = reinterpret_cast<float*>(own_q);
-  LB_UNROLL
-  for (int t = 0; t < kTiles; ++t) {
-    const int first_of_tile = own_first + 16 * t;
-    if (p.has_merge) {
-      for_each_row(tile.o[t][0], [&](int i, int column, float&) {
-        const int query = first_of_tile + lane_row(i);
-        if (column == 0 && query < queries.n) write_softmax(p, queries, query, tile.m[t][i], tile.l[t][i], split);
-      });
-      if (ring.n_tiles == 0) continue;
-    }
-    LB_UNROLL
-    for (int i = 0; i < kLaneRows; ++i) tile.l[t][i] = p.has_merge ? 1.0f : 1.0f / tile.l[t][i];
-    LB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      warp_barrier();
-      tile.put(columns, t, half, tile.l[t]);
-      warp_barrier();
-      for (int i = 4 * lane(); i < 16 * kHalf; i += 4 * 32) {
-        const int query = first_of_tile + i / kHalf, column = i % kHalf;
-        if (query < queries.n)
-          write_columns(p, queries, query, half * kHalf + column,
-                        load<f32x4>(columns + i / kHalf * (kHalf + 4) + column), split);
-      }
-    }
-  }
+  tile.write(p, queries, own_first, 0, reinterpret_cast<float*>(own_q), split, ring.n_tiles > 0);
 }
 
 }  // namespace lb::gpu

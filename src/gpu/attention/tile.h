@@ -235,6 +235,40 @@ struct QueryTiles {
       });
   }
 
+  // Writes o of the queries from `first` on, whose columns start at first_column of the head. Before a merge, the warp
+  // with column 0 also writes the state of the softmax, and o is skipped if no slot was seen. o passes through shared
+  // memory, columns [16][kDim / 2 + 4], half of the columns at a time, so that writes are coalesced.
+  LB_DEVICE void write(const AttentionSplits& p, const Queries& queries, int first, int first_column, float* columns,
+                       int split, bool has_slots) {
+    constexpr int kHalf = kDim / 2;
+    LB_UNROLL
+    for (int t = 0; t < kTiles; ++t) {
+      const int first_of_tile = first + 16 * t;
+      if (p.has_merge) {
+        for_each_row(o[t][0], [&](int i, int column, float&) {
+          const int query = first_of_tile + lane_row(i);
+          if (first_column + column == 0 && query < queries.n)
+            write_softmax(p, queries, query, m[t][i], l[t][i], split);
+        });
+        if (!has_slots) continue;
+      }
+      LB_UNROLL
+      for (int i = 0; i < kLaneRows; ++i) l[t][i] = p.has_merge ? 1.0f : 1.0f / l[t][i];
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        warp_barrier();
+        put(columns, t, half, l[t]);
+        warp_barrier();
+        for (int i = 4 * lane(); i < 16 * kHalf; i += 4 * 32) {
+          const int query = first_of_tile + i / kHalf, column = i % kHalf;
+          if (query < queries.n)
+            write_columns(p, queries, query, first_column + half * kHalf + column,
+                          load<f32x4>(columns + i / kHalf * (kHalf + 4) + column), split);
+        }
+      }
+    }
+  }
+
  private:
   // Online softmax: turns scores into weights under the new maximum. Rescales l and o if any maximum of the warp grew.
   LB_DEVICE static void update_softmax(FragmentC (&s)[kSlots / 16], float (&m)[kLaneRows], float (&l)[kLaneRows],

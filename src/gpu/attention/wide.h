@@ -94,36 +94,11 @@ LB_DEVICE void attention_wide(const AttentionSplits& p, int first, int split, co
   }
   tile.close();
 
-  // o is written through shared memory, half of the warp's columns at a time, so that writes are coalesced.
-  constexpr int kHalf = kOwn / 2;
-  float* columns = reinterpret_cast<float*>(shared) + warp() * 16 * (kHalf + 4);
-  static_assert(kAttentionWarps * 16 * (kHalf + 4) * sizeof(float) <= wide_shared_bytes(1, 0, 1));
+  constexpr int kColumns = 16 * (kOwn / 2 + 4);  // floats per warp
+  static_assert(kAttentionWarps * kColumns * sizeof(float) <= wide_shared_bytes(1, 0, 1));
   block_barrier();
-  LB_UNROLL
-  for (int t = 0; t < kTiles; ++t) {
-    const int first_of_tile = first + 16 * t;
-    if (p.has_merge) {
-      for_each_row(tile.o[t][0], [&](int i, int column, float&) {
-        const int query = first_of_tile + lane_row(i);
-        if (warp() == 0 && column == 0 && query < queries.n)
-          write_softmax(p, queries, query, tile.m[t][i], tile.l[t][i], split);
-      });
-      if (ring.n_tiles == 0) continue;
-    }
-    LB_UNROLL
-    for (int i = 0; i < kLaneRows; ++i) tile.l[t][i] = p.has_merge ? 1.0f : 1.0f / tile.l[t][i];
-    LB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      warp_barrier();
-      tile.put(columns, t, half, tile.l[t]);
-      warp_barrier();
-      for (int i = 4 * lane(); i < 16 * kHalf; i += 4 * 32) {
-        const int query = first_of_tile + i / kHalf, column = warp() * kOwn + half * kHalf + i % kHalf;
-        if (query < queries.n)
-          write_columns(p, queries, query, column, load<f32x4>(columns + i / kHalf * (kHalf + 4) + i % kHalf), split);
-      }
-    }
-  }
+  tile.write(p, queries, first, warp() * kOwn, reinterpret_cast<float*>(shared) + warp() * kColumns, split,
+             ring.n_tiles > 0);
 }
 
 }  // namespace lb::gpu

@@ -28,10 +28,9 @@ LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first) {
 // Choices whose weights a warp loads together. Eight take too many registers, and four too many scalar ones.
 inline constexpr int kDownBatch = kHasScalarRegisters ? 2 : 4;
 
-// The warp's sums of an output over up to kBatch rows of act(), from `first_row` on; lane l gets that of row
-// l / (32 / kBatch).
-// matrix_rows: of the experts, below 0: none; of the shared expert, whose sum is in the order of a GEMV
-// (sums_by_warp()).
+// The warp's sums of one output over up to kBatch rows of act(), from `first_row` on; lane l gets the sum of row
+// first_row + l / (32 / kBatch). matrix_rows: the row of the weights for each; below 0: none. kIsShared: the shared
+// expert's weights, summed in the order of a GEMV (sums_by_warp()).
 template <class Format, int kBatch, bool kIsShared = false>
 LB_DEVICE float down_sums(const ExpertDown& p, int first_row, const int (&matrix_rows)[kBatch]) {
   float sums[kBatch] = {}, of_groups = 0;

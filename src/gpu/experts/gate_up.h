@@ -1,8 +1,8 @@
 // The first half of MixExperts: act() of every choice, rounded for the products that read it.
 //   Grid: x, tiles of 32 outputs; y, choices. A warp has four outputs of gate and of up and reads x once for all eight;
 //   the block collects the tile and one warp rounds it. The order of a sum depends on the shape alone, so a row's bits
-//   do not depend on other rows. Of one row, the shared expert is one choice more. Bound: bandwidth, the bytes of the
-//   chosen experts.
+//   do not depend on other rows. In a launch of one row, the shared expert is an additional choice. Bound: bandwidth,
+//   the bytes of the chosen experts.
 #pragma once
 
 #include "gpu/experts/act.h"

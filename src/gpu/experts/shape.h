@@ -44,7 +44,8 @@ struct ExpertGateUp {
   bool is_gelu;
   bool has_both;   // matrices 0 and 1
   bool activates;  // false: y gets the sums of matrix 0
-  // The shared expert follows the choices of the only row as row n_choices of act(). Matrices 2 and 3; sums as of GEMV.
+  // The shared expert follows the choices of the only row as row n_choices of act(). Matrices 2 and 3; its sums have
+  // the order of a GEMV.
   bool has_shared;
   CopiedExperts copied;
 };
@@ -60,7 +61,7 @@ struct ExpertDown {
   float* y;     // [n_rows, dim]
   float* sums;  // [n_rows, k, dim] sums of each choice, written instead of y; null: not written
   int n_rows, k, dim;
-  bool has_shared;  // row k of act() is the shared expert's, which takes the place of `shared`; sums as of GEMV
+  bool has_shared;  // row k of act() is the shared expert's, which replaces `shared`; summed in the order of a GEMV
   CopiedExperts copied;
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -95,13 +94,13 @@ GemmKernel on_target(GemmKernel kernel, const Target& target) {
 
 // The type's kernel with the fewest passes over the weights, then with the fewest spare rows.
 std::optional<GemmKernel> kernel_of(const Linear& op, const Target& target) {
-  const auto [type, bits, rows] = std::tuple(op.type, bits_of(op), op.rows);
+  const int bits = bits_of(op);
   std::optional<GemmKernel> best;
-  const auto passes = [&](const GemmKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
+  const auto passes = [&](const GemmKernel& kernel) { return ceil_div(op.rows, kernel.tile_rows); };
   for (const GemmKernel& entry : kKernels) {
     const GemmKernel kernel = on_target(entry, target);
-    if (kernel.type != type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
-    if (is_wide(kernel) && rows <= kMaxSpeculationRows) continue;
+    if (kernel.type != op.type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
+    if (is_wide(kernel) && op.rows <= kMaxSpeculationRows) continue;
     if ((kernel.form == XForm::kFp4) != multiplies_fp4(op)) continue;
     if ((kernel.form == XForm::kFp8 || kernel.form == XForm::kFp4) && !target.has(kernel.name)) continue;
     if (!best || passes(kernel) < passes(*best) ||

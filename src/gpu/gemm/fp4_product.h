@@ -1,13 +1,14 @@
 // Prompts of NVFP4 weights by block-scaled mma.sync, in the body of gemm.h: the weights' codes and scales, unchanged,
 // by x in NVFP4 (CastRows). The matrix unit scales each 16 products and adds in fp32. The factor of the weights' tensor
-// and that of a row of x multiply the complete sum. Bound: arithmetic; a warp's weights stay in registers for all rows
-// of the tile.
+// and the factor of a row of x multiply the complete sum. Bound: arithmetic; a warp's weights stay in registers for all
+// rows of the tile.
 //
 // A plane has two 16s of values in the low and high nibbles of its words, and an operand register has eight values of
 // one 16: the same nibbles of two neighbouring words, in turns. x has values 0, 4, 1, 5, 2, 6, 3, 7 of each eight in
 // the nibbles of a word.
 #pragma once
 
+#include "gpu/gemm/narrow_sums.h"
 #include "gpu/gemm/products.h"
 #include "narrow_matrix.h"
 
@@ -18,8 +19,8 @@ LB_DEVICE uint32_t without_nan(uint32_t scales) {
   return scales - (((scales & 0x7f7f7f7fu) + 0x01010101u) >> 7 & 0x01010101u);
 }
 
-struct Fp4Product {
-  static constexpr int kTileRows = kWideRows, kFrags = kFp4Outs / (16 * kGemmWarps), kValues = kFp4Values;
+struct Fp4Product : NarrowSums<kFp4Outs, kWideRows> {
+  static constexpr int kValues = kFp4Values;
   static constexpr DType kType = DType::kNVFP4;
   static constexpr int kXBytes = gemm_fp4_x(kTileRows);
 
@@ -46,11 +47,6 @@ struct Fp4Product {
     }
     LB_DEVICE void unpack() const { store(unpacked + 2 * lane(), u32x2{without_nan(next[0]), without_nan(next[1])}); }
   };
-
-  LB_DEVICE Fp4Product() {
-    LB_UNROLL
-    for (int i = 0; i < kFrags * kTiles * 4; ++i) sums_[i / 4 / kTiles][i / 4 % kTiles][i % 4] = 0;
-  }
 
   // A thread copies 16-byte pieces of rows, and the scales of a row.
   template <class Cursor>
@@ -117,18 +113,8 @@ struct Fp4Product {
     }
   }
 
-  static constexpr int kSubtileRows = kByteRows, kSubtiles = kFrags * kTileRows / kByteRows;
-  LB_DEVICE void put(int subtile, float* to) {
-    for_each_sum([&](int out, int row, int, int, int n) {
-      float& sum = sums_[subtile / kTiles][subtile % kTiles][n];
-      store(to + row * 16 + out, sum);
-      sum = 0;
-    });
-  }
-
  private:
-  static constexpr int kTiles = kTileRows / kByteRows, kStride = gemm_stride(kValues / 2);
-  float sums_[kFrags][kTiles][4];
+  static constexpr int kStride = gemm_stride(kValues / 2);
 
   // Codes of 16 outputs and 64 values. Lanes 0 and 1 of four have the low nibbles of a block's words, lanes 2 and 3 the
   // high ones.

@@ -3,14 +3,15 @@
 // fp32. Bound: arithmetic; a warp's weights stay in registers for all rows of the tile.
 #pragma once
 
+#include "gpu/gemm/narrow_sums.h"
 #include "gpu/gemm/products.h"
 #include "narrow_matrix.h"
 
 namespace lb::gpu {
 
 template <int kSumBits>
-struct Fp8Product {
-  static constexpr int kTileRows = kFp8Rows, kFrags = kFp8Outs / (16 * kGemmWarps), kValues = kFp8Values;
+struct Fp8Product : NarrowSums<kFp8Outs, kFp8Rows> {
+  static constexpr int kValues = kFp8Values;
   static constexpr DType kType = DType::kF8_E4M3;
   static constexpr int kXBytes = gemm_fp8_x(kTileRows);
 
@@ -32,8 +33,6 @@ struct Fp8Product {
     }
     LB_DEVICE void unpack() const { store(unpacked + lane(), next); }
   };
-
-  LB_DEVICE Fp8Product() { clear(); }
 
   // A thread copies 16-byte pieces of rows, to their places without the swizzle, and one scale.
   template <class Cursor>
@@ -82,23 +81,8 @@ struct Fp8Product {
     }
   }
 
-  static constexpr int kSubtileRows = kByteRows, kSubtiles = kFrags * kTileRows / kByteRows;
-  LB_DEVICE void put(int subtile, float* to) {
-    for_each_sum([&](int out, int row, int, int, int n) {
-      float& sum = sums_[subtile / kTiles][subtile % kTiles][n];
-      store(to + row * 16 + out, sum);
-      sum = 0;
-    });
-  }
-
  private:
-  static constexpr int kTiles = kTileRows / kByteRows, kStride = gemm_stride(kValues);
-  float sums_[kFrags][kTiles][4];
-
-  LB_DEVICE void clear() {
-    LB_UNROLL
-    for (int i = 0; i < kFrags * kTiles * 4; ++i) sums_[i / 4 / kTiles][i / 4 % kTiles][i % 4] = 0;
-  }
+  static constexpr int kStride = gemm_stride(kValues);
 };
 
 }  // namespace lb::gpu

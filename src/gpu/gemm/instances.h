@@ -3,11 +3,9 @@
 //   kernel        name; also the name in a pack's manifest
 //   Type          the weights: DType::k<Type>
 //   kXBits        bits of rounded x: 8, or 16 as two bytes
-//   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*, kFp8Rows in LB_GEMM_FP8*, kWideRows in
-//                 LB_GEMM_FP4
-//   kTileOuts     outputs in a tile; kFp8Outs in LB_GEMM_FP8*, kFp4Outs in LB_GEMM_FP4; 128 in the other lists, except
-//   where choose_config.cpp
-//                 doubles it
+//   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE* and LB_GEMM_FP4, kFp8Rows in LB_GEMM_FP8*
+//   kTileOuts     outputs in a tile; kFp8Outs in LB_GEMM_FP8*, kFp4Outs in LB_GEMM_FP4; 128 in the other lists,
+//                 except where choose_config.cpp doubles it
 //   kMinBlocks    launch bound: min blocks per SM
 //   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md);
 //                 F8_E4M3: predicted

@@ -21,8 +21,8 @@ bool same_x(const Linear& a, const Linear& b) {
   return a.type == b.type || !(skinny_is_plain(a.type) || skinny_is_plain(b.type));
 }
 
-// Merges two single-type groups, in the order that a two-type kernel expects; nullopt if no kernel covers both. Whether
-// one does must not depend on the rows.
+// Merges two single-type groups, in the order that a two-type kernel expects; nullopt if no kernel covers both. This
+// must not depend on the rows.
 std::optional<LinearGroup> merged(const LinearGroup& a, const LinearGroup& b, const Target& target) {
   if (a.n + b.n > kMaxProducts) return {};
   for (const auto& [first, second] : {std::pair(&a, &b), std::pair(&b, &a)}) {
@@ -125,7 +125,7 @@ bool DeferredGemm::defer(const LinearGroup& group, const SkinnyStep& of_x, const
   return true;
 }
 
-// With one order, a few rows use no epilogue that 32 rows cannot use.
+// With one order, fewer rows use no epilogue that 32 rows cannot use.
 bool DeferredGemm::has_epilogue(const SkinnyStep& step, const Target& target) const {
   return one_order_ ? has_one_order(step.group, step.epilogue, target)
                     : skinny_config(step.group, step.epilogue, target).has_value();

@@ -27,7 +27,7 @@ int rounded_bits(const LinearGroup& group);
 // Weights are in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused if rounded_bits()
 // is 0.
 GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
-// Whether a thread multiplies one piece of a row: a sum is that of each 32 pieces in turn, each as of warp_sum().
+// Whether a thread multiplies one piece of a row: a sum then adds warp_sum() of each 32 pieces, in their order.
 bool sums_by_warp(const LinearGroup& group, const Target& target);
 Launch choose(const RoundRows& op, const Target& target);
 

@@ -39,18 +39,16 @@ namespace {
 // instead of n - 1. Two ranks send the same bytes either way, three a third less, which is not worth a second latency.
 constexpr int kTwoStepRanks = 4;
 
-struct RowThreads {
-  LB_DEVICE static long first(const Span& span) { return span.first + 4L * thread_id(); }
-  LB_DEVICE static long step() { return 4L * n_threads(); }
-};
+// Calls each(i) for the thread's values [i, i + 4) of a span.
+template <class Each>
+LB_DEVICE void for_each_four(const Span& span, Each&& each) {
+  for (long i = span.first + 4L * thread_id(); i < span.end; i += 4L * n_threads()) each(i);
+}
 
-// Stores x + i to all peers' slots of this rank.
-LB_DEVICE void send_rows(const Exchange& exchange, const float* x, const Span& span) {
-  const int rank = exchange.ranks.rank, n = exchange.ranks.n;
-  for (int s = 1; s < n; ++s) {
-    float* to = exchange.rows((rank + s) % n, rank);
-    for (long i = RowThreads::first(span); i < span.end; i += RowThreads::step()) store(to + i, load<f32x4>(x + i));
-  }
+// Stores values of x to this rank's slot of a peer.
+LB_DEVICE void send_rows(const Exchange& exchange, int peer, const float* x, const Span& span) {
+  float* to = exchange.rows(peer, exchange.ranks.rank);
+  for_each_four(span, [&](long i) { store(to + i, load<f32x4>(x + i)); });
 }
 
 // The sum of four values over the ranks.
@@ -81,32 +79,28 @@ LB_KERNEL(all_reduce_rows_kernel, AllReduce, kRowThreads, 1) {
   const int rank = p.ranks.rank, n = p.ranks.n;
   if (n < kTwoStepRanks) {
     const BlockSpan span(p.count);
-    send_rows(exchange, p.x, span);
+    for (int s = 1; s < n; ++s) send_rows(exchange, (rank + s) % n, p.x, span);
     exchange.swap_rows();
-    for (long i = RowThreads::first(span); i < span.end; i += RowThreads::step())
-      store_result(p, i, sum_of(exchange, p.x, i));
+    for_each_four(span, [&](long i) { store_result(p, i, sum_of(exchange, p.x, i)); });
   } else {
     // Rank r owns part r of the values: it gets that part of all ranks, adds them, and sends the sums to all. A slot
     // holds the parts of a first step and of a second one side by side.
     for (int s = 1; s < n; ++s) {
       const int owner = (rank + s) % n;
-      const BlockSpan span(Span(p.count, owner, n));
-      float* to = exchange.rows(owner, rank);
-      for (long i = RowThreads::first(span); i < span.end; i += RowThreads::step()) store(to + i, load<f32x4>(p.x + i));
+      send_rows(exchange, owner, p.x, BlockSpan(Span(p.count, owner, n)));
     }
     exchange.swap_rows();
     const BlockSpan own(Span(p.count, rank, n));
-    for (long i = RowThreads::first(own); i < own.end; i += RowThreads::step()) {
+    for_each_four(own, [&](long i) {
       const f32x4 sum = sum_of(exchange, p.x, i);
       for (int s = 1; s < n; ++s) store(exchange.rows((rank + s) % n, rank) + i, sum);
       store_result(p, i, sum);
-    }
+    });
     exchange.swap_rows(true);
     for (int owner = 0; owner < n; ++owner) {
       if (owner == rank) continue;
       const BlockSpan span(Span(p.count, owner, n));
-      for (long i = RowThreads::first(span); i < span.end; i += RowThreads::step())
-        store_result(p, i, load<f32x4>(exchange.rows(rank, owner) + i));
+      for_each_four(span, [&](long i) { store_result(p, i, load<f32x4>(exchange.rows(rank, owner) + i)); });
     }
   }
   exchange.finish();
