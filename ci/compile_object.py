@@ -46,6 +46,7 @@ ASKS, ASKS_FROM = re.compile(r"__CUDA_ARCH"), re.compile(r"__CUDA_ARCH__ >= (\d+
 TARGET_LINE = re.compile(rb"^\.target .*$", re.MULTILINE)
 RESOURCES = re.compile(r"ptxas info|\d+ bytes stack frame|^\s*$")  # lines of ptxas -v that report no problem
 TIMES = re.compile(r"^ptxas info\s*: Compile time = .*\n", re.MULTILINE)
+READ_BY_COMPILERS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")  # environment variables
 INCLUDES = {"nvcc": ("src/cuda", "src/cpp", "src"), "nvrtc": nvrtc.INCLUDES, "clang": ("src/hip", "src/cpp", "src")}
 
 
@@ -91,7 +92,8 @@ def compiled(job: Job, texts: dict[str, str], compiler: str, store: Store) -> Fi
     # whose changes may change the files
     own = [Path(file).read_bytes() for file in (__file__, nvrtc.__file__, rdna.__file__)]
     sources = [part for name, text in texts.items() for part in (name, text)]
-    key: list[str | bytes] = [job.kind, compiler, *own, *job.flags, "of", *sources]
+    environment = [os.environ.get(name, "") for name in READ_BY_COMPILERS]
+    key: list[str | bytes] = [job.kind, compiler, *environment, *own, *job.flags, "of", *sources]
     if job.kind == "clang":
         return store.made([job.arch, *key], lambda: clang(job))
     if job.kind == "nvrtc" and not job.ptxas:

@@ -175,14 +175,16 @@ def test_another_checkout_has_it_without_a_compiler(tmp_path: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "a.cubin"
     first = nvrtc(out, checkout(tmp_path / "one"), "sm_86", ptxas=True, store=store, root=tmp_path / "one")
 
-    def again(folder: str, *more: str, value: int = 1, compiler: str = "12.4") -> bool:
+    def again(folder: str, *more: str, value: int = 1, compiler: str = "12.4", **environment: str) -> bool:
         """Whether a build whose compiler is missing gets the code."""
         root = tmp_path / folder
         words = [sys.executable, root / "ci/compile_object.py", "nvrtc", checkout(root, value), "--arch", "sm_86"]
         words += ["--out", out, f"--store={store}", "--tool", root / "none.so", "--ptxas", "none"]
         words += ["--compiler", compiler, "--", "-std=c++20", "-default-device", *more]
         out.unlink(missing_ok=True)
-        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(word) for word in words], env=os.environ | environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0 or "cannot be loaded" in done.stderr
         return done.returncode == 0 and out.read_bytes() == first
 
@@ -192,4 +194,5 @@ def test_another_checkout_has_it_without_a_compiler(tmp_path: Path) -> None:
     assert not again("two", value=2)
     assert not again("two", "-DX=1")
     assert not again("two", compiler="12.5")
+    assert not again("two", NVCC_APPEND_FLAGS="-lineinfo")
     assert nvrtc(out, checkout(tmp_path / "three"), "sm_86", ptxas=False, root=tmp_path / "three") == first
