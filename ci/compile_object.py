@@ -125,7 +125,7 @@ def clang(job: Job) -> Files:
 def without_folder(ptx: bytes) -> bytes:
     """nvcc hashes the source's full path into the names of variables and functions with internal linkage. They are
     local symbols, which nothing looks up."""
-    return re.sub(rb"_INTERNAL_[0-9a-f]{8}_", b"_INTERNAL_00000000_", ptx)
+    return re.sub(rb"(_INTERNAL_|_GLOBAL__N__)[0-9a-f]{8}_", rb"\g<1>00000000_", ptx)
 
 
 def nvcc_ptx(job: Job, arch: str) -> Files:

@@ -155,6 +155,12 @@ def test_shared_ptx_gives_the_code_of_nvcc_itself(arch: str, tmp_path: Path) -> 
     assert shared == compile_object.without_folder(direct.read_bytes())
 
 
+def test_names_in_an_anonymous_namespace_have_no_trace_of_the_folder() -> None:
+    """Both hashes in a name as nvcc 13.0 makes it."""
+    name = "_ZN30_INTERNAL_{0}_7_anon_cu_k32_GLOBAL__N__{0}_7_anon_cu_k1fEi"
+    assert compile_object.without_folder(name.format("28af0092").encode()) == name.format("0" * 8).encode()
+
+
 # A store for all checkouts
 
 
