@@ -77,7 +77,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     assert store.made(["old"], lambda: {"code": b"made again"}) == {"code": b"made again"}
 
 
-# What chips share
+# PTX that chips share
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,15 @@ def test_names_in_an_anonymous_namespace_have_no_trace_of_the_folder() -> None:
     """Both hashes in a name as nvcc 13.0 makes it."""
     name = "_ZN30_INTERNAL_{0}_7_anon_cu_k32_GLOBAL__N__{0}_7_anon_cu_k1fEi"
     assert compile_object.without_folder(name.format("28af0092").encode()) == name.format("0" * 8).encode()
+
+
+def test_a_compiler_that_is_killed_is_named(tmp_path: Path) -> None:
+    source, tool = ROOT / "src/gpu/gemm/gemm_sum.cpp", f"{sys.executable};-c;import os\nos.kill(os.getpid(), 9)"
+    command = [sys.executable, ROOT / "ci/compile_object.py", "clang", source, "--arch", "gfx1151", "--compiler", "one"]
+    command += ["--tool", tool, "--out", tmp_path / "a.hsaco"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(sys.executable) and done.stderr.endswith(": exit status -9\n")
 
 
 # A store for all checkouts
