@@ -12,8 +12,8 @@ compiler before, in whatever folder.
 
 NVIDIA's compilers translate to PTX, which ptxas assembles for a chip. The first part takes about half of the time,
 and gives the same PTX for chips of one group of SHARED, except for the line that names the chip. PTX is therefore made
-for the first chip of a group, and the store gives it to the others. The code is byte for byte that of a compilation for
-the chip itself. NVRTC shares PTX only if --ptxas is given; without it, it compiles for the chip itself.
+for the first chip of a group, and the store gives it to the others. A compilation for the chip itself gives the same
+code, byte for byte. NVRTC shares PTX only if --ptxas is given; without it, it compiles for the chip itself.
 """
 
 from __future__ import annotations

@@ -79,13 +79,13 @@ def load(text: str) -> dict[str, Counts]:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a kernel must have. The values are today's, with a sixth or so of room. Shares are in percent."""
+    """Bounds on a kernel's counts: today's values, with about a sixth of room. Shares are in percent."""
 
     kernel: str
-    wide: int  # least share of loaded bytes that come 16 at once
-    paired: int  # least share of vector operations in pairs
-    bytes_per_dot: float  # most loaded bytes for a dot product
-    waits: int  # most waits for memory
+    wide: int  # min share of the loaded bytes that loads of 16 bytes bring
+    paired: int  # min share of vector operations in pairs
+    bytes_per_dot: float  # max loaded bytes per dot product
+    waits: int  # max waits for memory
 
 
 LIMITS = (

@@ -135,7 +135,7 @@ def kv_bytes(plan: dict[str, Any]) -> int:
 def test_shares_that_the_user_names(
     packs: list[_engine.gpu.Pack], folder: Path, split: str, kv: tuple[int, ...]
 ) -> None:
-    """Of four KV heads, four key heads and five blocks of the feed-forward network."""
+    """The model has four KV heads, four key heads and five blocks of the feed-forward network to share."""
     path, ids, n = written(folder, "qwen35"), random_ids(20, VOCAB), len(kv)
     if n > len(packs):
         pytest.skip(f"{len(packs)} devices are here")
