@@ -4,16 +4,16 @@
     compile_object.py nvrtc --arch sm_86 --tool .../libnvrtc.so.12 --ptxas .../ptxas ... -- -std=c++20 ...
     compile_object.py clang --arch gfx1151 --tool ".../zig;clang" ... -- -O3 ...
 
-The flags after -- contain no paths. Writes the code object, a dependency file, and ptxas's log or what
-pack/rdna.py counts.
+The flags after -- contain no paths. Writes the code object, a dependency file, the compiler's log, and for AMD the
+counts of pack/rdna.py.
 
 With --store, code is taken from there if the same source and headers were compiled with the same flags by the same
 compiler before, in whatever folder.
 
 NVIDIA's compilers translate to PTX, which ptxas assembles for a chip. The first part takes about half of the time,
 and gives the same PTX for chips of one group of SHARED, except for the line that names the chip. PTX is therefore made
-for the first chip of a group, and the store gives it to the others. The code is byte for byte that of a compilation for
-the chip itself. NVRTC shares PTX only if --ptxas is given; without it, it compiles for the chip itself.
+for the first chip of a group, and the store gives it to the others. A compilation for the chip itself gives the same
+code, byte for byte. NVRTC shares PTX only if --ptxas is given; without it, it compiles for the chip itself.
 """
 
 from __future__ import annotations
@@ -44,13 +44,9 @@ SHARED = (("sm_80", "sm_86", "sm_87", "sm_89"), ("sm_100a", "sm_110a", "sm_120a"
 # How sources ask for the chip, with its number times ten. Sources that ask in another way share nothing.
 ASKS, ASKS_FROM = re.compile(r"__CUDA_ARCH"), re.compile(r"__CUDA_ARCH__ >= (\d+)")
 TARGET_LINE = re.compile(rb"^\.target .*$", re.MULTILINE)
-RESOURCES = re.compile(r"ptxas info|\d+ bytes stack frame|^\s*$")  # lines of ptxas -v that report no problem
 TIMES = re.compile(r"^ptxas info\s*: Compile time = .*\n", re.MULTILINE)
+READ_BY_COMPILERS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")  # environment variables
 INCLUDES = {"nvcc": ("src/cuda", "src/cpp", "src"), "nvrtc": nvrtc.INCLUDES, "clang": ("src/hip", "src/cpp", "src")}
-
-
-class CompileError(Exception):
-    """The compiler's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +83,11 @@ def _number(arch: str) -> int:
 
 
 def compiled(job: Job, texts: dict[str, str], compiler: str, store: Store) -> Files:
-    """The code object, and for NVIDIA the log of ptxas."""
-    # whose changes may change the files
-    own = [Path(file).read_bytes() for file in (__file__, nvrtc.__file__, rdna.__file__)]
+    """The code object ("code"), the log, and for AMD the counts ("isa")."""
+    own = [Path(file).read_bytes() for file in (__file__, nvrtc.__file__, rdna.__file__)]  # they make the files
     sources = [part for name, text in texts.items() for part in (name, text)]
-    key: list[str | bytes] = [job.kind, compiler, *own, *job.flags, "of", *sources]
+    environment = [os.environ.get(name, "") for name in READ_BY_COMPILERS]
+    key: list[str | bytes] = [job.kind, compiler, *environment, *own, *job.flags, "of", *sources]
     if job.kind == "clang":
         return store.made([job.arch, *key], lambda: clang(job))
     if job.kind == "nvrtc" and not job.ptxas:
@@ -113,17 +109,18 @@ def clang(job: Job) -> Files:
     with tempfile.TemporaryDirectory() as folder:
         assembly, out = Path(folder) / "code.s", Path(folder) / "code"
         prefix = f"-ffile-prefix-map={job.root}=."
-        run([*job.tool, *job.flags, prefix, *job.includes(), "-S", "-o", str(assembly), str(job.source)])
+        log = run([*job.tool, *job.flags, prefix, *job.includes(), "-S", "-o", str(assembly), str(job.source)])
         chip = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={job.arch}"]
         chip += [flag for flag in job.flags if flag.startswith("-mcode-object-version")]
-        run([*job.tool, *chip, "-x", "assembler", str(assembly), "-Wl,-x", "-o", str(out)])
-        return {"code": out.read_bytes(), "isa": rdna.dump(rdna.counts(assembly.read_text())).encode()}
+        log += run([*job.tool, *chip, "-x", "assembler", str(assembly), "-Wl,-x", "-o", str(out)])
+        isa = rdna.dump(rdna.counts(assembly.read_text()))
+        return {"code": out.read_bytes(), "log": log.encode(), "isa": isa.encode()}
 
 
 def without_folder(ptx: bytes) -> bytes:
     """nvcc hashes the source's full path into the names of variables and functions with internal linkage. They are
     local symbols, which nothing looks up."""
-    return re.sub(rb"_INTERNAL_[0-9a-f]{8}_", b"_INTERNAL_00000000_", ptx)
+    return re.sub(rb"(_INTERNAL_|_GLOBAL__N__)[0-9a-f]{8}_", rb"\g<1>00000000_", ptx)
 
 
 def nvcc_ptx(job: Job, arch: str) -> Files:
@@ -136,10 +133,7 @@ def nvcc_ptx(job: Job, arch: str) -> Files:
 
 
 def nvrtc_files(job: Job, arch: str) -> Files:
-    try:
-        made = nvrtc.compile_source(Path(job.tool[0]), job.root, job.source, [f"-arch={arch}", *job.flags])
-    except nvrtc.CompileError as error:
-        raise CompileError(str(error)) from error
+    made = nvrtc.compile_source(Path(job.tool[0]), job.root, job.source, [f"-arch={arch}", *job.flags])
     return {"code": made.image, "log": TIMES.sub("", made.log).encode()}
 
 
@@ -153,10 +147,10 @@ def assemble(job: Job, ptx: bytes) -> Files:
 
 
 def run(command: list[str]) -> str:
-    """What the command printed."""
+    """stdout and stderr."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode:
-        raise CompileError(done.stdout)
+    if done.returncode:  # negative: of the signal that ended it, which prints nothing
+        raise nvrtc.CompileError(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}".rstrip())
     return done.stdout
 
 
@@ -183,14 +177,13 @@ def main() -> int:
     out: Path = arguments.out
     try:
         made = compiled(job, texts, arguments.compiler, Store(Path(arguments.store) if arguments.store else None))
-    except CompileError as error:
+    except nvrtc.CompileError as error:
         print(error, file=sys.stderr)
         return 1
-    if "log" in made:
-        log = made["log"].decode()
-        out.with_suffix(".log").write_text(log)
-        if not all(map(RESOURCES.search, log.splitlines())):
-            print(log, end="")
+    log = made["log"].decode()
+    out.with_suffix(".log").write_text(log)
+    if not all(map(nvrtc.RESOURCES.search, log.splitlines())):
+        print(log, end="")
     if "isa" in made:
         out.with_suffix(".isa.json").write_bytes(made["isa"])
     out.write_bytes(made["code"])

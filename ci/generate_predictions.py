@@ -1,5 +1,5 @@
-"""Predicts speeds on each board: the megakernel's from bytes and barriers (docs/kernels/megakernel_speed.md), and that
-of prompts from the products of the matrix units (docs/kernels/prompt_speed.md).
+"""Predicts speeds on each board: decoding by the megakernel, from bytes and barriers
+(docs/kernels/megakernel_speed.md), and prompts, from the rate of the matrix units (docs/kernels/prompt_speed.md).
 
 ci/check_generated.py writes the page and detects drift.
 """

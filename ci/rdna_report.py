@@ -18,6 +18,7 @@ from pathlib import Path
 
 import generate_predictions
 from pack import rdna
+from pack.gate import WAVE
 from project import BUILD
 
 import targets
@@ -25,7 +26,6 @@ import targets
 MODEL, PRESET = "qwen35-27b", "Q4_K_M"
 DECODE, PREFILL = "gemv_q4_k_int8_kernel", "gemm_wide_q4_k_kernel"
 SHARE = 0.8  # of the datasheet's bandwidth; the best that engines have reached on a Radeon is 0.73 to 0.80
-WAVE = 32
 SIMDS = 2  # of a compute unit
 # Cycles of v_wmma_*_16x16x16 with 16-bit operands, by AMD's matrix instruction calculator.
 MATRIX_CYCLES = {"gfx11": 32, "gfx12": 16}
@@ -80,8 +80,8 @@ def counts_of(folder: Path) -> dict[str, rdna.Counts]:
 
 def report(target: targets.Target, counts: dict[str, rdna.Counts]) -> str:
     rows = [
-        f"| `{name}` | {one.instructions} | {100 * one.paired / max(one.vector, 1):.0f} % | {one.matrix} | {one.dots} "
-        f"| {100 * one.wide_bytes / max(one.load_bytes, 1):.0f} % | {one.load_bytes} | {one.waits} |"
+        f"| `{name}` | {one.instructions} | {one.paired_percent:.0f} % | {one.matrix} | {one.dots} "
+        f"| {one.wide_percent:.0f} % | {one.load_bytes} | {one.waits} |"
         for name, one in counts.items()
     ]
     synthetic = generate_predictions.shapes()

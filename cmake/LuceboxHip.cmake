@@ -23,6 +23,7 @@ endif()
 execute_process(COMMAND ${clang} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCH "clang version ([0-9.]+)" found "${about}")
 set(version ${CMAKE_MATCH_1})
+string(REGEX REPLACE "InstalledDir:[^\n]*" "" about "${about}")  # one build in two folders is one compiler
 string(SHA256 compiler "${about}")
 
 # No bundle, because unbundling needs another program. Code object version 5 loads on ROCm 5.7 and later. No cuid, which

@@ -40,7 +40,8 @@ if(NOT ptxas)
   message(FATAL_ERROR "${nvcc} has no ptxas in its folder, nor is one on PATH. Install the toolkit that it is from")
 endif()
 execute_process(COMMAND ${host_compiler} --version OUTPUT_VARIABLE about_host COMMAND_ERROR_IS_FATAL ANY)
-string(SHA256 compiler "${about}${about_host}")
+execute_process(COMMAND ${ptxas} --version OUTPUT_VARIABLE about_ptxas COMMAND_ERROR_IS_FATAL ANY)
+string(SHA256 compiler "${about}${about_ptxas}${about_host}")
 
 set(architecture_flags -arch=${target_architecture})
 if(LUCEBOX_RUNS_ON)  # compiles the target's PTX and assembles it for another architecture

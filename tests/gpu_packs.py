@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lucebox import _engine
 from lucebox.packs import open_folder
 
@@ -38,3 +39,12 @@ def load(folder: Path, manifest: dict[str, Any], *, index: int = 0, **files: byt
     images = open_folder(folder).images()
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]], index), json.dumps(manifest), images)
+
+
+def load_on_devices(folder: Path, max_devices: int) -> list[_engine.gpu.Pack]:
+    """The pack in a folder on the devices 0, 1, ... of its vendor. Skips the test where there is only one."""
+    manifest = manifest_of(folder)
+    n = min(max_devices, len(_engine.gpu.devices(BACKENDS[manifest["vendor"]])))
+    if n < 2:
+        pytest.skip("one device is here, and the test needs two")
+    return [load(folder, manifest, index=i) for i in range(n)]

@@ -1,7 +1,8 @@
 """Compiled files by the hash of all that they are made from, in a folder that every checkout of the machine can use.
 
-An entry is a zip, written whole, so that builds that run at the same time cannot see a part of one. A damaged entry
-counts as missing. Nothing else ever reads the folder: deleting it, or a file of it, costs only time.
+An entry is the hash of a zip and the zip, under another name until it is whole, so that builds that run at the same
+time cannot see a part of one. A damaged entry counts as missing. Nothing else ever reads the folder: deleting it, or a
+file of it, costs only time.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import uuid
 import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 Files = dict[str, bytes]  # by what they are: "ptx", "code", "log"
@@ -45,14 +48,17 @@ class Store:
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for name, data in files.items():
                 archive.writestr(name, data)
-        part = entry.with_suffix(f".{os.getpid()}")
-        part.write_bytes(content.getvalue())
+        part = entry.with_suffix(f".{uuid.uuid4().hex}")  # containers that share the folder may share process ids
+        part.write_bytes(hashlib.sha256(content.getvalue()).digest() + content.getvalue())
         part.replace(entry)
         return files
 
     def prune(self, limit: int) -> int:
         """Removes the entries that were not used for longest, until `limit` bytes are left. Returns what it removed."""
-        entries = [(file.stat(), file) for file in self.folder.glob("*/*")] if self.folder else []
+        entries = []
+        for file in self.folder.glob("*/*") if self.folder else ():
+            with suppress(FileNotFoundError):  # another build renamed or removed it
+                entries.append((file.stat(), file))
         total, removed = sum(facts.st_size for facts, _ in entries), 0
         for facts, file in sorted(entries, key=lambda entry: entry[0].st_mtime):
             if total - removed <= limit:
@@ -64,9 +70,12 @@ class Store:
 
 def _read(entry: Path) -> Files | None:
     try:
-        with zipfile.ZipFile(entry) as archive:
-            files = {name: archive.read(name) for name in archive.namelist()}
+        data = entry.read_bytes()
         os.utime(entry)  # as used now, for prune
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         return None
-    return files
+    content = data[hashlib.sha256().digest_size :]
+    if not data.startswith(hashlib.sha256(content).digest()):
+        return None
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}

@@ -43,13 +43,14 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path) -> None:
     whole = store.made(["a"], lambda: {"code": bytes(range(256))})
     (entry,) = tmp_path.glob("*/*")
     content = entry.read_bytes()
-    for size in (0, 1, len(content) // 2, len(content) - 1):
+    again = {"code": b"made again"}
+    for size in range(len(content)):
         entry.write_bytes(content[:size])
-        assert store.made(["a"], lambda: whole) == whole
-    changed = bytearray(content)
-    changed[60] ^= 1
-    entry.write_bytes(changed)
-    assert store.made(["a"], lambda: whole) == whole
+        assert store.made(["a"], lambda: again) == again
+        entry.write_bytes(content[:size] + bytes([content[size] ^ 0x81]) + content[size + 1 :])
+        assert store.made(["a"], lambda: again) == again
+    entry.write_bytes(content)
+    assert store.made(["a"], lambda: again) == whole
 
 
 def test_no_store_keeps_nothing() -> None:
@@ -68,6 +69,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
         os.utime(entry, (1e9 - age, 1e9 - age))
     store.made(["used"], lambda: pytest.fail("it is in the store"))
     sizes = [file.stat().st_size for file in tmp_path.glob("*/*")]
+    next(tmp_path.glob("*/*")).with_suffix(".renamed").symlink_to("elsewhere")  # listed, and gone when it is read
     assert store.prune(sum(sizes)) == 0
     assert store.prune(sum(sizes) - 1) == sizes[0]
     for name in ("new", "used"):
@@ -75,7 +77,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     assert store.made(["old"], lambda: {"code": b"made again"}) == {"code": b"made again"}
 
 
-# What chips share
+# PTX that chips share
 
 
 @pytest.mark.parametrize(
@@ -153,6 +155,21 @@ def test_shared_ptx_gives_the_code_of_nvcc_itself(arch: str, tmp_path: Path) -> 
     assert shared == compile_object.without_folder(direct.read_bytes())
 
 
+def test_names_in_an_anonymous_namespace_have_no_trace_of_the_folder() -> None:
+    """Both hashes in a name as nvcc 13.0 makes it."""
+    name = "_ZN30_INTERNAL_{0}_7_anon_cu_k32_GLOBAL__N__{0}_7_anon_cu_k1fEi"
+    assert compile_object.without_folder(name.format("28af0092").encode()) == name.format("0" * 8).encode()
+
+
+def test_a_compiler_that_is_killed_is_named(tmp_path: Path) -> None:
+    source, tool = ROOT / "src/gpu/gemm/gemm_sum.cpp", f"{sys.executable};-c;import os\nos.kill(os.getpid(), 9)"
+    command = [sys.executable, ROOT / "ci/compile_object.py", "clang", source, "--arch", "gfx1151", "--compiler", "one"]
+    command += ["--tool", tool, "--out", tmp_path / "a.hsaco"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(sys.executable) and done.stderr.endswith(": exit status -9\n")
+
+
 # A store for all checkouts
 
 
@@ -173,14 +190,16 @@ def test_another_checkout_has_it_without_a_compiler(tmp_path: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "a.cubin"
     first = nvrtc(out, checkout(tmp_path / "one"), "sm_86", ptxas=True, store=store, root=tmp_path / "one")
 
-    def again(folder: str, *more: str, value: int = 1, compiler: str = "12.4") -> bool:
+    def again(folder: str, *more: str, value: int = 1, compiler: str = "12.4", **environment: str) -> bool:
         """Whether a build whose compiler is missing gets the code."""
         root = tmp_path / folder
         words = [sys.executable, root / "ci/compile_object.py", "nvrtc", checkout(root, value), "--arch", "sm_86"]
         words += ["--out", out, f"--store={store}", "--tool", root / "none.so", "--ptxas", "none"]
         words += ["--compiler", compiler, "--", "-std=c++20", "-default-device", *more]
         out.unlink(missing_ok=True)
-        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(word) for word in words], env=os.environ | environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0 or "cannot be loaded" in done.stderr
         return done.returncode == 0 and out.read_bytes() == first
 
@@ -190,4 +209,5 @@ def test_another_checkout_has_it_without_a_compiler(tmp_path: Path) -> None:
     assert not again("two", value=2)
     assert not again("two", "-DX=1")
     assert not again("two", compiler="12.5")
+    assert not again("two", NVCC_APPEND_FLAGS="-lineinfo")
     assert nvrtc(out, checkout(tmp_path / "three"), "sm_86", ptxas=False, root=tmp_path / "three") == first

@@ -1,4 +1,4 @@
-"""What is counted in AMD assembly, and the limits of the kernels that decide a model's speed."""
+"""Counts of AMD assembly, and the limits of the kernels that decide a model's speed."""
 
 import os
 from collections.abc import Callable
@@ -107,6 +107,7 @@ KERNEL = """\
 
 namespace lb::gpu {
 LB_KERNEL(gemv_q4_k_int8_kernel, Gemv, kGemvThreads, 2) {
+  int spare;
   gemv<Block32Format<DType::kQ4_K, 8>, 1, ROWS>(p);
 }
 }  // namespace lb::gpu
@@ -132,6 +133,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
         more = ("-mcode-object-version=5", "-fuse-cuid=none", "-nogpuinc", "-nogpulib", "-nostdinc", "-std=c++20")
         job = compile_object.Job("clang", source, name, (str(zig), "clang"), "", "", "", (*base, *more, *flags), ROOT)
         made = compile_object.clang(job)
+        assert (b"unused variable 'spare'" in made["log"]) == ("-Wunused-variable" in flags)
         kernels = hsaco.kernels(made["code"], "gemv.hsaco", 65536)
         return list(rdna.problems(kernels, rdna.load(made["isa"].decode()), targets.load(name)))
 
@@ -140,7 +142,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
 
 def test_a_spoiled_kernel_is_refused(build: Build) -> None:
     assert build("gfx1102", "-DROWS=8") == []
-    (line,) = build("gfx1102", "-DROWS=8", "-mllvm", "-amdgpu-enable-vopd=0")
+    (line,) = build("gfx1102", "-DROWS=8", "-mllvm", "-amdgpu-enable-vopd=0", "-Wunused-variable")
     assert "gemv_q4_k_int8_kernel: 0 % of its vector operations issue in pairs" in line
 
 

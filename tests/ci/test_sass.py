@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pack import gate, sass
+from whole_packs import kernels_of
 
 # Instructions as ptxas 13.0 encodes them: (low, high) words of 8 bytes.
 QMMA = 0x0000000E0408727A, 0x000FE20000002C08
@@ -49,6 +51,12 @@ def test_only_instructions_in_loops_count(architecture: int) -> None:
     assert sass.in_loops(data, architecture) == {"QMMA": 1, "OMMA": 1}
     spilling = b"".join(struct.pack("<QQ", *one) for one in [NOP] * 300 + [LDL, branch(-16 * 300, architecture)])
     assert sass.in_loops(spilling, architecture) == {"LDL": 1}
+
+
+def test_every_pattern_names_kernels() -> None:
+    names = {kernel["name"] for name in ("sm_89", "sm_120") for kernel in kernels_of(name)}
+    unused = [pattern for pattern in gate.MATRIX if not any(re.fullmatch(pattern, name) for name in names)]
+    assert unused == []
 
 
 # A loop with one product. 90a has no instruction for fp8 by mma.sync; ptxas assembles two of f16.

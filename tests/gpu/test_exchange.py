@@ -25,11 +25,7 @@ TIMEOUT_S = 30.0  # long enough for a busy machine that simulates
 @pytest.fixture(scope="module")
 def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
     """The pack on up to four devices."""
-    manifest = gpu_packs.manifest_of(pack_folder)
-    n = min(4, len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])))
-    if n < 2:
-        pytest.skip("one device is here, and an exchange needs two")
-    return [gpu_packs.load(pack_folder, manifest, index=i) for i in range(n)]
+    return gpu_packs.load_on_devices(pack_folder, 4)
 
 
 def values(n_ranks: int, count: int, seed: int = 0) -> F32:

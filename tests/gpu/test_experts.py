@@ -175,8 +175,8 @@ def with_wider_shared_expert(path: Path, shape: Shape) -> Path:
 def test_the_shared_expert_in_the_launches_of_the_others(
     pack: _engine.gpu.Pack, tmp_path: Path, dtype: str, activations: str
 ) -> None:
-    """One row: a layer's mixture takes five launches, and each bit is that of launches of its own. A row of gate and up
-    takes several warps of a GEMV."""
+    """One row: a layer's mixture takes five launches, and gives the same bits as a shared expert with launches of its
+    own. A row of gate and up takes several warps of a GEMV."""
     hidden = 2048 if dtype == "Q4_K" else 1024
     shape = replace(HYBRID, dtype=dtype, hidden=hidden, n_layers=1, recurrent=(False,), expert_ffn=256, shared_ffn=256)
     paths = (

@@ -33,11 +33,7 @@ CLOSE = tolerance("logits", "f32_device")
 @pytest.fixture(scope="module")
 def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
     """The pack on up to three devices."""
-    manifest = gpu_packs.manifest_of(pack_folder)
-    n = min(3, len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])))
-    if n < 2:
-        pytest.skip("one device is here, and a split needs two")
-    return [gpu_packs.load(pack_folder, manifest, index=i) for i in range(n)]
+    return gpu_packs.load_on_devices(pack_folder, 3)
 
 
 @pytest.fixture(scope="module")

@@ -42,11 +42,7 @@ EXACT = tolerance("logits", "f32_device")
 @pytest.fixture(scope="module")
 def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
     """The pack on up to four devices."""
-    manifest = gpu_packs.manifest_of(pack_folder)
-    n = min(4, len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])))
-    if n < 2:
-        pytest.skip("one device is here, and a split needs two")
-    return [gpu_packs.load(pack_folder, manifest, index=i) for i in range(n)]
+    return gpu_packs.load_on_devices(pack_folder, 4)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +131,7 @@ def kv_bytes(plan: dict[str, Any]) -> int:
 def test_shares_that_the_user_names(
     packs: list[_engine.gpu.Pack], folder: Path, split: str, kv: tuple[int, ...]
 ) -> None:
-    """Of four KV heads, four key heads and five blocks of the feed-forward network."""
+    """The model has four KV heads, four key heads and five blocks of the feed-forward network to share."""
     path, ids, n = written(folder, "qwen35"), random_ids(20, VOCAB), len(kv)
     if n > len(packs):
         pytest.skip(f"{len(packs)} devices are here")

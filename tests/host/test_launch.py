@@ -232,7 +232,7 @@ def test_every_gemm_kernel_is_chosen(name: str) -> None:
     has_wide = any(kernel["name"].startswith("gemm_wide") for kernel in kernels)
     preferred = ("gemm_skinny", "gemm_sm90") if has_wide else ("gemm_skinny",)
     kernels = [kernel for kernel in kernels if not kernel["name"].startswith(preferred)]
-    of_one_chip = [kernel for kernel in kernels if not kernel["name"].startswith("gemm_sm89")]  # sim has those of all
+    of_one_chip = [kernel for kernel in kernels if not kernel["name"].startswith("gemm_sm89")]  # sim has every chip's
     packs, chosen = (manifest(name, kernels), manifest(name, of_one_chip)), set()
     cases = [*itertools.product(GEMM_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)), (FP8, "int8", 512)]
     if any(kernel["name"] == "gemm_sm120_nvfp4_kernel" for kernel in kernels):

@@ -116,7 +116,7 @@ VECTORS: list[tuple[str, Cases, float]] = [
     # c = 2^25 (1 + 2^-23) with 1: cut to 23 bits towards zero.
     ("multiply_fp8_25", one({0: ONE}, {0: ONE}, c=2.0**25 + 4), 2.0**25 + 4),
     ("multiply_fp8_25", one({0: ONE}, {0: 0xB8}, c=2.0**25), 2.0**25 - 2),
-    # What is 26 bits below the largest term is lost: -1 changes nothing.
+    # Bits 26 places below the largest term are lost: -1 changes nothing.
     ("multiply_fp8_25", one({0: ONE}, {0: 0xB8}, c=2.0**26), 2.0**26),
     # Four groups of one product, and of sixteen.
     ("multiply_nvfp4", one({0: 0x2, 8: 0x2, 16: 0x2, 24: 0x2}, {0: 0x2, 8: 0x2, 16: 0x2, 24: 0x2}, (ONE, ONE)), 4.0),

@@ -3,7 +3,7 @@
 A number is mantissa * 2^unit, and has an exponent, the place of its leading bit if it were normal. A term is a product,
 or the sum of 16 products of fp4 numbers, with the exponents of its operands and scales added; a zero has the exponent
 -126. Terms and c are cut to `bits` bits below the largest exponent, towards zero, and added. The sum is cut to 23 (or
-13) bits after its leading one, towards zero; a zero has no sign. What is no number gives 0x7fffffff.
+13) bits after its leading one, towards zero; a zero has no sign. A NaN operand gives 0x7fffffff.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def cut(mantissa: Ints, shift: Ints) -> Ints:
 
 
 def to_fp32(total: Ints, unit: Ints, bits: int) -> NDArray[np.uint32]:
-    """The bits of total * 2^unit, cut to `bits` bits after the leading one, or that of the least normal number."""
+    """fp32 bits of total * 2^unit, cut to `bits` bits after its leading one, or after 2^-126 if it is subnormal."""
     size = np.abs(total)
     leading = np.zeros_like(size)
     for step in (32, 16, 8, 4, 2, 1):

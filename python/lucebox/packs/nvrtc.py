@@ -47,8 +47,8 @@ RESOURCES = re.compile(r"ptxas info|\d+ bytes stack frame|^\s*$")  # lines of pt
 
 
 class CompileError(Exception):
-    """NVRTC is missing, or refused a source; the message has the compiler's log. Not in lucebox.errors, because this
-    file also runs without lucebox."""
+    """A compiler is missing, or refused a source; the message has the compiler's log. Not in lucebox.errors, because
+    this file also runs without lucebox."""
 
 
 @dataclass(frozen=True, slots=True)
