@@ -13,6 +13,7 @@ from lucebox import _engine, _kernels
 from lucebox.errors import UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
+from reference import experts as experts_reference
 from reference import gguf_files
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, write_model
@@ -68,7 +69,11 @@ def test_rows_change_no_bit_of_a_row(pack: _engine.gpu.Pack, types: tuple[str, s
     for row in (0, 7):
         assert np.array_equal(mixture(pack, slice(row, row + 1))[0], eight[row])
     if not {"F16", "BF16"} & set(types):  # these are cast from 9 rows on
-        check("between_projections", eight, together[:8], np.abs(together[:8]) + np.abs(together[:8]).max())
+        own = experts_reference.Experts(tuple(w.reshape(N, -1) for w in mixture.matrices), mixture.types, mixture.ffn)
+        _, scale, margins = experts_reference.mix(own, mixture.x[:8], mixture.experts[:8], mixture.weights[:8], None, None, None, "int8", {})
+        sure = margins > 1e-4  # no code of these rows depends on the last bits of a sum
+        assert sure.any()
+        check("linear", eight[sure], together[:8][sure], scale[sure])
 
 
 def some_rows(n: int, *of_expert: int) -> I32:

@@ -368,7 +368,7 @@ def test_requests_that_are_refused(llm: LLM, folder: Path, data: Path) -> None:
 def test_drafts_after_an_image(llm: LLM, folder: Path) -> None:
     """Repeated answers are drafted from earlier ones, and stay the same."""
     questions = [user(picture(folder, "01"), "What number is in the image?")] * 3
-    with LLM(tiny_vl.MODEL, context=512, threads=2, draft="suffix") as drafting:
+    with LLM(tiny_vl.MODEL, context=512, threads=2, draft="suffix", draft_budget=4) as drafting:
         drafting_answers, answers = (
             [one.chat([question], temperature=0, max_tokens=12) for question in questions] for one in (drafting, llm)
         )
