@@ -70,7 +70,8 @@ def test_rows_change_no_bit_of_a_row(pack: _engine.gpu.Pack, types: tuple[str, s
         assert np.array_equal(mixture(pack, slice(row, row + 1))[0], eight[row])
     if not {"F16", "BF16"} & set(types):  # these are cast from 9 rows on
         own = experts_reference.Experts(tuple(w.reshape(N, -1) for w in mixture.matrices), mixture.types, mixture.ffn)
-        _, scale, margins = experts_reference.mix(own, mixture.x[:8], mixture.experts[:8], mixture.weights[:8], None, None, None, "int8", {})
+        first = mixture.x[:8], mixture.experts[:8], mixture.weights[:8]
+        _, scale, margins = experts_reference.mix(own, *first, None, None, None, "int8", {})
         sure = margins > 1e-4  # no code of these rows depends on the last bits of a sum
         assert sure.any()
         check("linear", eight[sure], together[:8][sure], scale[sure])

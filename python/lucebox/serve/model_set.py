@@ -127,8 +127,8 @@ class ModelSet:
 
     async def use(self, requested: str | None, request: Request) -> tuple[RunningModel, str]:
         """The model that a request names, loaded, and its name for the response: the requested one, because clients
-        compare the two. It is the replica that has the prefix of the request's prompt, else the least busy one. It stays
-        loaded until the request's route has ended; then its scheduler knows of the request.
+        compare the two. It is the replica that has the prefix of the request's prompt, else the least busy one. It
+        stays loaded until the request's route has ended; then its scheduler knows of the request.
 
         Raises:
             ApiError: no such model, it cannot be loaded, too many requests wait for it, or the client has left.
