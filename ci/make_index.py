@@ -5,6 +5,7 @@
     FOLDER/<project>/index.html          PEP 503, with hashes
     FOLDER/<project>/index.json          PEP 691, for servers that choose by the Accept header
     FOLDER/<project>/<wheel>.metadata    PEP 658 and 714: pip resolves without downloading the wheel
+    FOLDER/<project>/<wheel>.provenance  PEP 740: attestations of the wheel, with --attestations
     FOLDER/SHA256SUMS                    for `sha256sum --check`
     FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, its components and its compilers
 
@@ -13,6 +14,8 @@ wheels give the same bytes: no path is written, and only the times given by --re
 
 --releases FILE    `gh release list --json tagName,publishedAt`: upload times (PEP 700), for uv's --exclude-newer
 --yanked FILE      {"0.1.0": "the reason"}: versions that pip and uv install only where they are pinned (PEP 592)
+--attestations FOLDER --url URL    what `gh attestation download` wrote, and where the index will be: the pages must
+                                   name provenance by full addresses
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from provenance import ProvenanceError, provenance
 from sbom import Json, dump, numbered
 from wheels import Wheel
 
@@ -40,6 +44,13 @@ class Releases:
     """{version: time of its release}, such as "2026-11-01T12:00:00Z"; None: all are unknown."""
     yanked: Mapping[str, str] = field(default_factory=dict)
     """{version: reason}, from ci/yanked.json; pip skips these versions unless one is pinned."""
+    attestations: Path | None = None
+    """The folder of `gh attestation download`; None: the index has no provenance."""
+    url: str = ""
+    """Where the index will be, without a slash at the end; provenance needs it."""
+
+    def provenance_url(self, wheel: Wheel) -> str | None:
+        return f"{self.url}/{wheel.project}/{wheel.path.name}.provenance" if self.attestations else None
 
 
 def make_index(folder: Path, wheels: list[Wheel], releases: Releases = Releases()) -> None:
@@ -63,6 +74,8 @@ def make_pages(folder: Path, wheels: list[Wheel], releases: Releases = Releases(
         for wheel in files:
             shutil.copyfile(wheel.path, own / wheel.path.name)
             (own / f"{wheel.path.name}.metadata").write_bytes(_metadata(wheel))
+            if releases.attestations:
+                _write(own / f"{wheel.path.name}.provenance", dump(provenance(wheel, releases.attestations)))
         _write(own / "index.html", page(project, [link(wheel, releases) for wheel in files]))
         _write(own / "index.json", dump(project_json(project, files, releases)))
     names = sorted(projects)
@@ -70,7 +83,8 @@ def make_pages(folder: Path, wheels: list[Wheel], releases: Releases = Releases(
     _write(folder / "index.json", dump({"meta": META, "projects": [{"name": name} for name in names]}))
 
 
-META: Json = {"api-version": "1.1"}
+API_VERSION = "1.3"  # the first with provenance
+META: Json = {"api-version": API_VERSION}
 
 
 def link(wheel: Wheel, releases: Releases) -> str:
@@ -80,6 +94,7 @@ def link(wheel: Wheel, releases: Releases) -> str:
         "data-core-metadata": f"sha256={_sha256(_metadata(wheel))}",
         "data-dist-info-metadata": f"sha256={_sha256(_metadata(wheel))}",  # PEP 658's name
         "data-yanked": releases.yanked.get(wheel.version),
+        "data-provenance": releases.provenance_url(wheel),
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
     return f"<a {written}>{wheel.path.name}</a>"
@@ -87,7 +102,8 @@ def link(wheel: Wheel, releases: Releases) -> str:
 
 def page(title: str, links: list[str]) -> str:
     body = "".join(f"  {one}<br>\n" for one in links)
-    head = f'<meta charset="utf-8"><meta name="pypi:repository-version" content="1.1"><title>{title}</title>'
+    version = f'<meta name="pypi:repository-version" content="{API_VERSION}">'
+    head = f'<meta charset="utf-8">{version}<title>{title}</title>'
     return f"<!DOCTYPE html>\n<html>\n<head>{head}</head>\n<body>\n{body}</body>\n</html>\n"
 
 
@@ -108,6 +124,8 @@ def project_json(project: str, wheels: list[Wheel], releases: Releases) -> Json:
             file["upload-time"] = releases.times[wheel.version]
         if reason := releases.yanked.get(wheel.version):
             file["yanked"] = reason
+        if provenance_url := releases.provenance_url(wheel):
+            file["provenance"] = provenance_url
         files.append(file)
     return {"meta": META, "name": project, "versions": sorted({wheel.version for wheel in wheels}), "files": files}
 
@@ -212,11 +230,17 @@ def main() -> int:
     parser.add_argument("--limit-mb", type=float, help="largest size of the index")
     parser.add_argument("--releases", type=Path, metavar="FILE", help="JSON: tagName and publishedAt of each release")
     parser.add_argument("--yanked", type=Path, metavar="FILE", help="JSON: withdrawn versions with the reason")
+    parser.add_argument("--attestations", type=Path, metavar="FOLDER", help="bundles of `gh attestation download`")
+    parser.add_argument("--url", help="where the index will be, for --attestations: https://...")
     parser.add_argument("folder", type=Path, help="the index; what is there is replaced")
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
     arguments = parser.parse_args()
     if any(arguments.folder.resolve() in wheel.resolve().parents for wheel in arguments.wheels):
         parser.error("the wheels lie in the folder that is to be replaced")
+    if (arguments.attestations is None) != (arguments.url is None):
+        parser.error("--attestations and --url need each other")
+    if arguments.url is not None and not arguments.url.startswith("https://"):
+        parser.error(f"--url: expected https://..., got {arguments.url}")
     names = [wheel.name for wheel in arguments.wheels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         parser.error(f"given twice: {', '.join(twice)}")
@@ -227,12 +251,17 @@ def main() -> int:
     releases = Releases(
         None if arguments.releases is None else _times(arguments.releases),
         {} if arguments.yanked is None else json.loads(arguments.yanked.read_text(encoding="utf-8")),
+        arguments.attestations,
+        (arguments.url or "").rstrip("/"),
     )
     for version in sorted({wheel.version for wheel in wheels}):
         if releases.times is not None and version not in releases.times:
             parser.error(f"{arguments.releases} has no release v{version}")
     make = make_pages if arguments.pages else make_index
-    make(arguments.folder, wheels, releases)
+    try:
+        make(arguments.folder, wheels, releases)
+    except ProvenanceError as error:
+        parser.error(str(error))
     print(f"{arguments.folder}: {len(names)} wheels")
     return 0
 

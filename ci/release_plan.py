@@ -159,6 +159,7 @@ def outputs(plan: Plan) -> str:
         [
             f"targets={json.dumps(plan.targets)}",
             f"packs={json.dumps([project.name for project in plan.projects if project.stage == 'packs'])}",
+            f"wheels={json.dumps([name for one in plan.projects for name in one.files if name.endswith('.whl')])}",
             f"pypi={truth(plan.on_pypi)}",
             f"prerelease={truth(plan.is_prerelease)}",
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import urllib.request
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import install_test
 import pytest
@@ -143,6 +145,101 @@ def test_a_release_without_a_time_is_refused(wheels: list[Path], tmp_path: Path)
     command = [sys.executable, script, "--pages", "--releases", tmp_path / "releases.json", tmp_path / "index", *wheels]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "releases.json has no release v0.1.0" in done.stderr
+
+
+WORKFLOW = {"ref": "refs/tags/v0.1.0", "repository": "https://github.com/a/b", "path": ".github/workflows/release.yml"}
+
+
+def sigstore_bundle(*files: Path, sha256: str = "") -> dict[str, Any]:
+    """What GitHub keeps for these files, without a true signature."""
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": file.name, "digest": {"sha256": sha256 or Wheel(file).sha256}} for file in files],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {"buildDefinition": {"externalParameters": {"workflow": WORKFLOW}}},
+    }
+    return {
+        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+        "verificationMaterial": {"certificate": {"rawBytes": "Y2VydA=="}, "tlogEntries": [{"logIndex": "1"}]},
+        "dsseEnvelope": {
+            "payload": base64.b64encode(json.dumps(statement).encode()).decode(),
+            "payloadType": "application/vnd.in-toto+json",
+            "signatures": [{"sig": "c2ln"}],
+        },
+    }
+
+
+def indexed(folder: Path, wheels: list[Path], *bundles: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Makes an index of the wheels; the first one has these bundles, each other one a bundle of its own."""
+    folder.joinpath("kept").mkdir()
+    for i, wheel in enumerate(wheels):
+        lines = [json.dumps(one) for one in ([sigstore_bundle(wheel)] if i else bundles)]
+        (folder / f"kept/sha256:{Wheel(wheel).sha256}.jsonl").write_text("\n".join(lines) + "\n")
+    script = Path(install_test.__file__).with_name("make_index.py")
+    options = ["--pages", "--attestations", folder / "kept", "--url", "https://a.github.io/b/"]
+    return subprocess.run([sys.executable, script, *options, folder / "index", *wheels], capture_output=True, text=True)
+
+
+def test_provenance(wheels: list[Path], tmp_path: Path) -> None:
+    """PEP 740: of the attestations that GitHub has for a wheel, the one of this wheel alone."""
+    alone = sigstore_bundle(wheels[0])
+    done = indexed(tmp_path, wheels, sigstore_bundle(*wheels), alone)
+    assert done.returncode == 0, done.stderr
+    url = f"https://a.github.io/b/lucebox/{wheels[0].name}.provenance"
+    page = json.loads((tmp_path / "index/lucebox/index.json").read_text())
+    assert (page["meta"]["api-version"], page["files"][0]["provenance"]) == ("1.3", url)
+    html = (tmp_path / "index/lucebox/index.html").read_text()
+    assert f'data-provenance="{url}"' in html and 'name="pypi:repository-version" content="1.3"' in html
+    (bundle,) = json.loads((tmp_path / f"index/lucebox/{wheels[0].name}.provenance").read_text())["attestation_bundles"]
+    assert bundle["publisher"] == {
+        "kind": "GitHub",
+        "repository": "a/b",
+        "workflow": "release.yml",
+        "environment": None,
+    }
+    (attestation,) = bundle["attestations"]
+    assert attestation["envelope"] == {"statement": alone["dsseEnvelope"]["payload"], "signature": "c2ln"}
+    assert attestation["verification_material"] == {
+        "certificate": "Y2VydA==",
+        "transparency_entries": [{"logIndex": "1"}],
+    }
+    assert pip_install((tmp_path / "index").as_uri(), tmp_path / "site") == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("several files", "has no attestation of this file alone"),
+        ("another file", "its attestation is of lucebox_sm86"),
+        ("other bytes", "or of other bytes"),
+        ("no log", "is in no public log"),
+    ],
+)
+def test_an_attestation_that_does_not_fit_is_refused(
+    wheels: list[Path], tmp_path: Path, fault: str, words: str
+) -> None:
+    bundle = {
+        "several files": sigstore_bundle(*wheels),
+        "another file": sigstore_bundle(wheels[1]),
+        "other bytes": sigstore_bundle(wheels[0], sha256="0" * 64),
+        "no log": sigstore_bundle(wheels[0]),
+    }[fault]
+    if fault == "no log":
+        bundle["verificationMaterial"]["tlogEntries"] = []
+    done = indexed(tmp_path, wheels, bundle)
+    assert done.returncode == 2 and f"{wheels[0].name}: " in done.stderr and words in done.stderr
+
+
+def test_a_wheel_without_an_attestation_is_refused(wheels: list[Path], tmp_path: Path) -> None:
+    script = Path(install_test.__file__).with_name("make_index.py")
+    command = [sys.executable, script, "--pages", "--attestations", tmp_path, tmp_path / "index", wheels[0]]
+    for more, words in (
+        (["--url", "https://a.github.io/b"], "`gh attestation download` makes it"),
+        (["--url", "http://a.github.io/b"], "expected https://"),
+        ([], "need each other"),
+    ):
+        done = subprocess.run([*command, *more], capture_output=True, text=True)
+        assert done.returncode == 2 and words in done.stderr
 
 
 def test_refuses_to_delete_its_input(index: Path) -> None:

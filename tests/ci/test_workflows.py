@@ -65,15 +65,17 @@ def test_outputs_that_jobs_ask_for_are_those_of_the_plan() -> None:
 
 READ = {"contents": "read"}
 PUBLISH = {"id-token": "write"}
+ATTEST = {"attestations": "write", **PUBLISH}
 # Every job that may do more than read the sources, and what that is.
 PERMISSIONS = {
-    ("release.yml", "attest"): {"id-token": "write", "attestations": "write"},
+    ("release.yml", "attest"): ATTEST,
+    ("release.yml", "attest-wheel"): ATTEST,
     ("release.yml", "pypi-packs"): PUBLISH,
     ("release.yml", "pypi-tiny"): PUBLISH,
     ("release.yml", "pypi-host"): PUBLISH,
     ("release.yml", "github"): {"contents": "write"},
     ("release.yml", "index"): {"attestations": "read", "pages": "write", "id-token": "write", **READ},
-    ("index.yml", "pages"): {"attestations": "read", **READ},
+    ("index.yml", "pages"): {"attestations": "read", "pages": "read", **READ},
     ("index.yml", "deploy"): {"pages": "write", "id-token": "write"},
 }
 
@@ -117,7 +119,8 @@ def test_uploads_follow_the_plan() -> None:
     assert found["attest"]["needs"] == ["verify", "tests"]
     assert found["pypi-packs"]["needs"] == ["plan", "attest"]
     assert (found["pypi-tiny"]["needs"], found["pypi-host"]["needs"]) == ("pypi-packs", "pypi-tiny")
-    assert found["github"]["needs"] == ["plan", "attest", "pypi-host"] and found["index"]["needs"] == "github"
+    assert found["attest-wheel"]["needs"] == ["plan", "attest"] and found["index"]["needs"] == "github"
+    assert found["github"]["needs"] == ["plan", "attest-wheel", "pypi-host"]
     folders = {}
     for name in ("pypi-packs", "pypi-tiny", "pypi-host"):
         (upload,) = (step for step in found[name]["steps"] if step["uses"].startswith("pypa/"))
