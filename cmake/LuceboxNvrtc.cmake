@@ -18,14 +18,14 @@ if(NOT at EQUAL 0)
     "${install_wheels}")
 endif()
 
-set(ptxas)
+set(ptxas_version)
 if(LUCEBOX_PTXAS)
   execute_process(COMMAND ${LUCEBOX_PTXAS} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX MATCH "V([0-9.]+)" ptxas "${about}")
-  set(ptxas ${CMAKE_MATCH_1})
-  string(FIND "${ptxas}" "${nvrtc_version}." at)
+  string(REGEX MATCH "V([0-9.]+)" ptxas_version "${about}")
+  set(ptxas_version ${CMAKE_MATCH_1})
+  string(FIND "${ptxas_version}" "${nvrtc_version}." at)
   if(NOT at EQUAL 0)
-    message(FATAL_ERROR "LUCEBOX_PTXAS=${LUCEBOX_PTXAS} is version ${ptxas}, expected NVRTC's ${nvrtc_version}")
+    message(FATAL_ERROR "LUCEBOX_PTXAS=${LUCEBOX_PTXAS} is version ${ptxas_version}, expected NVRTC's ${nvrtc_version}")
   endif()
 endif()
 
@@ -35,7 +35,7 @@ foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)
   set(cubin ${PROJECT_BINARY_DIR}/code/${stem}.nvrtc.cubin)
   add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.nvrtc.log
-    COMMAND ${compile_object} nvrtc --out ${cubin} --compiler "${found} ${ptxas}" --tool ${nvrtc}
+    COMMAND ${compile_object} nvrtc --out ${cubin} --compiler "${found} ${ptxas_version}" --tool ${nvrtc}
       --ptxas=${LUCEBOX_PTXAS} ${source} -- ${flags}
     DEPENDS ${source} ${compile_object_files} ${nvrtc} DEPFILE ${cubin}.d
     COMMENT "Compiling ${stem}.nvrtc.cubin for ${target_architecture}" VERBATIM)

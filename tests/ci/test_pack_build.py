@@ -100,14 +100,14 @@ def interpreter(name: str) -> Path:
 
 
 def nvrtc(name: str) -> list[str]:
-    """The definition that names the NVRTC of this target in the toolchain of ci/build_packs.py."""
+    """The definitions of the NVRTC of this target and its ptxas, in the toolchain of ci/build_packs.py."""
     target = targets.load(name)
     if target.nvrtc is None:
         return []
     library = BUILD / f"toolchain/nvrtc-{target.nvrtc.version}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
     if not library.exists():
         pytest.skip(f"no NVRTC {target.nvrtc.version}: run ci/build_packs.py {name} once")
-    return [f"LUCEBOX_NVRTC={library}"]
+    return [setting.removeprefix("cmake.define.") for setting in build_packs.nvrtc(name)]
 
 
 def drop_exceptions(folder: Path, name: str) -> None:
