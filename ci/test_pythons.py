@@ -1,5 +1,5 @@
-"""Builds and tests the wheel on other installed Python versions: test_pythons.py [3.10 3.12 3.13 ...].
-Skips versions that this machine lacks, with a message."""
+"""Builds and tests the wheel on other installed Python versions: test_pythons.py [3.10 3.12 3.15 ...]. Versions from
+3.12 on get the wheel that 3.12 builds, as users do. Skips versions that this machine lacks, with a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pythons
 from project import BUILD, PYTEST, ROOT, build_wheel, install, run, tools_environment
 
-VERSIONS = ("3.12",)  # tested on every change, in addition to .venv's Python: the oldest with abi3
+ABI3 = "3.12"  # the oldest with the stable ABI: its wheel is for all later versions
+VERSIONS = (ABI3, "3.15")  # tested in addition to .venv's Python: the oldest and the newest with that wheel
 # Tests of ops, packs and tiny models: native code that does not depend on the Python version.
 NATIVE_ONLY = (
     "attention",
@@ -40,11 +41,21 @@ def environment(version: str, interpreter: Path) -> Path:
     return python
 
 
-def wheel_of(python: Path, version: str) -> Path:
+def wheel_of(version: str) -> Path:
     """Builds the module for this Python on top of the engine in .venv's wheel, which does not depend on Python."""
+    interpreter = pythons.find(version)
+    if interpreter is None:
+        raise SystemExit(f"Python {version} is not on PATH, in pyenv or in uv: it builds the wheel of later versions")
     engine = BUILD / "-".join(build_wheel().stem.split("-")[-3:]) / "src/cpp/liblucebox_engine.a"
     folder = BUILD / f"module{version}"  # one per version, because a build folder keeps the setting
-    return build_wheel(python, settings=(f"cmake.define.LUCEBOX_ENGINE={engine}", f"build-dir={folder}"))
+    return build_wheel(
+        environment(version, interpreter), settings=(f"cmake.define.LUCEBOX_ENGINE={engine}", f"build-dir={folder}")
+    )
+
+
+def is_abi3(version: str) -> bool:
+    """Whether this Python takes the wheel of ABI3."""
+    return tuple(map(int, version.split("."))) >= tuple(map(int, ABI3.split(".")))
 
 
 def main() -> None:
@@ -54,7 +65,7 @@ def main() -> None:
             print(f"Python {version}: skipped, no such interpreter on PATH, in pyenv or in uv")
             continue
         python = environment(version, interpreter)
-        wheel = wheel_of(python, version)
+        wheel = wheel_of(ABI3 if is_abi3(version) else version)
         print(f"Python {version}: {wheel.name}")
         install(python, wheel, "test")
         run(python, "-m", "pip", "install", "-qq", ROOT / "models" / "tiny-hybrid")

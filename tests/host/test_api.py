@@ -302,7 +302,8 @@ def test_unknown_model_and_closed_model() -> None:
     llm.close()
     with pytest.raises(InvalidRequestError, match="closed"):
         next(stream)
-    assert sys.getrefcount(engine) == 2  # nothing else keeps the memory
+    alone = object()  # counted in the same way: Python 3.14 counts no reference for an argument
+    assert sys.getrefcount(engine) == sys.getrefcount(alone)  # nothing else keeps the memory
     assert repr(llm) == "<lucebox.LLM tiny-hybrid, closed>"
     with pytest.raises(InvalidRequestError, match="closed"):
         llm.score([1, 2])

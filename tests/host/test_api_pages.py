@@ -42,7 +42,8 @@ def test_a_closed_llm_frees_its_engine_at_once() -> None:
     gc.disable()
     try:
         llm.close()
-        assert sys.getrefcount(engine) == 2
+        alone = object()  # counted in the same way: Python 3.14 counts no reference for an argument
+        assert sys.getrefcount(engine) == sys.getrefcount(alone)
         assert engine.n_free_pages == engine.n_pages
     finally:
         gc.enable()
