@@ -1,5 +1,5 @@
-"""Makes the project's virtual environment with the build tools: make_venv.py FOLDER. Runs on the machine's Python, before
-anything is installed, and reports what is missing."""
+"""Makes the project's virtual environment with the tools of a build: make_venv.py FOLDER. Runs on the machine's
+Python, before anything is installed, and reports what is missing."""
 
 import shutil
 import subprocess

@@ -16,14 +16,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import test_packs
-from project import PYTEST, ROOT, build_wheel, install, run
+from project import BUILD, PYTEST, ROOT, build_wheel, install, run
 
 PYTHON = Path(sys.executable)
 TESTS = ("tests/attack", "tests/ci", "tests/host", "tests/model", "tests/serve", "tests/gpu")
@@ -82,10 +81,12 @@ ENDS = {"tests", "all-tests"}
 
 
 def begin(stage: str) -> Callable[[], None]:
-    """Starts a stage in a separate process; the result waits for its end and prints its output."""
-    output = tempfile.TemporaryFile()
-    command = [PYTHON, ROOT / "ci/test.py", stage]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    """Starts a stage in a separate process, writing into a log; the result waits for its end and prints the log."""
+    log = BUILD / f"{stage}.log"
+    log.parent.mkdir(exist_ok=True)
+    command = (str(PYTHON), str(ROOT / "ci/test.py"), stage)
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
     def stop() -> None:
         if process.poll() is None:
@@ -93,8 +94,7 @@ def begin(stage: str) -> Callable[[], None]:
 
     def end() -> None:
         code = process.wait()
-        output.seek(0)
-        print(output.read().decode(errors="replace"), end="", flush=True)
+        print(log.read_text(errors="replace"), end="", flush=True)
         if code:
             raise SystemExit(f"exit code {code}")
 
@@ -111,7 +111,7 @@ def main() -> int:
     chosen = arguments.stages or (all_stages if arguments.all else EVERYDAY)
     if unknown := sorted(set(chosen) - STAGES.keys()):
         parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")
-    # Kernels need no wheel: they compile while pip, a linker or a gate leaves a core idle.
+    # Packs need no wheel: their kernels compile while pip, a linker or a gate leaves a core idle.
     stages = STAGES | ({"packs": begin("packs")} if {"wheel", "packs"} <= set(chosen) else {})
     report: dict[str, str] = {}
     for name in (name for name in ORDER if name in chosen):
