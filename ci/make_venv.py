@@ -1,5 +1,5 @@
-"""Makes the project's virtual environment: make_venv.py FOLDER. Runs on the machine's Python, before anything is
-installed, and reports what is missing."""
+"""Makes the project's virtual environment with the tools of a build: make_venv.py FOLDER. Runs on the machine's
+Python, before anything is installed, and reports what is missing."""
 
 import shutil
 import subprocess
@@ -18,5 +18,5 @@ try:
     venv.create(folder, with_pip=True, clear=True)
 except subprocess.CalledProcessError:
     sys.exit("this Python cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv")
-requirements = Path(__file__).with_name("requirements.txt")
+requirements = Path(__file__).with_name("requirements-build.txt")
 subprocess.run([folder / "bin" / "pip", "install", "-qq", "--no-compile", "-r", requirements], check=True)

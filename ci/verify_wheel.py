@@ -324,8 +324,8 @@ def _import(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "bin" / "python"
         for command in (
-            (sys.executable, "-m", "venv", folder),
-            (python, "-m", "pip", "install", "-qq", wheel.path.resolve()),
+            (sys.executable, "-m", "venv", "--without-pip", folder),
+            (sys.executable, "-m", "pip", "--python", python, "install", "-qq", "--no-compile", wheel.path.resolve()),
             (python, "-c", "import lucebox; print(lucebox.__version__)"),
         ):
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
