@@ -13,6 +13,14 @@ from lucebox.packs import open_folder
 
 BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 
+# Weights reach a megakernel's products by bulk copies through a ring or by plain loads. For each way, the kernels to
+# leave out: chips without bulk copies lack more than the other megakernels.
+MEGAKERNELS = {
+    "stream": r"megakernel_\w+_direct_kernel",
+    "direct": r"megakernel_(plain|32|256)_kernel|\w+_sm90_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
+}
+MIN_SHARED_BYTES = 65536  # of a block: sm_75 and AMD
+
 
 def manifest_of(folder: Path) -> dict[str, Any]:
     """The manifest of the pack in this folder."""
@@ -39,6 +47,16 @@ def load(folder: Path, manifest: dict[str, Any], *, index: int = 0, **files: byt
     images = open_folder(folder).images()
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]], index), json.dumps(manifest), images)
+
+
+def with_megakernels(folder: Path, way: str) -> _engine.gpu.Pack:
+    """The pack in a folder with only the kernels of one of MEGAKERNELS. Skips the test where it has none."""
+    manifest = manifest_without(folder, MEGAKERNELS[way])
+    if way == "direct":
+        manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
+    if not has_kernel(manifest, "megakernel_"):
+        pytest.skip(f"the pack of {folder.name} has no megakernel whose weights come that way")
+    return load(folder, manifest)
 
 
 def load_on_devices(folder: Path, max_devices: int) -> list[_engine.gpu.Pack]:

@@ -24,6 +24,7 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/megakernel/schedule/mailboxes.cpp
   ${gpu}/megakernel/schedule/print.cpp
   ${gpu}/megakernel/schedule/record.cpp
+  ${gpu}/megakernel/schedule/record_mixture.cpp
   ${gpu}/megakernel/schedule/stream.cpp
   ${gpu}/megakernel/schedule/teams.cpp
   ${gpu}/megakernel/schedule/weight_chunks.cpp

@@ -47,26 +47,12 @@ MIDDLE = Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=8, n_kv_heads=4
 PENALISED = {"repetition_penalty": 1.3}
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "logprobs": 2}
 
-# Weights reach the products by bulk copies through a ring or by plain loads. For each way, the kernels to leave out:
-# chips without bulk copies lack more than the other megakernels.
-OTHERS = {
-    "stream": r"megakernel_\w+_direct_kernel",
-    "direct": r"megakernel_(plain|32|256)_kernel|\w+_sm90_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
-}
-MIN_SHARED_BYTES = 65536  # of a block: sm_75 and AMD
-
 Write = Callable[[Shape], Path]
 
 
-@pytest.fixture(scope="module", params=OTHERS)
+@pytest.fixture(scope="module", params=gpu_packs.MEGAKERNELS)
 def pack(request: pytest.FixtureRequest, pack_folder: Path) -> _engine.gpu.Pack:
-    """A pack with only the kernels of one way to load weights."""
-    manifest = gpu_packs.manifest_without(pack_folder, OTHERS[request.param])
-    if request.param == "direct":
-        manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
-    if not gpu_packs.has_kernel(manifest, "megakernel_"):
-        pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come that way")
-    return gpu_packs.load(pack_folder, manifest)
+    return gpu_packs.with_megakernels(pack_folder, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +129,7 @@ def test_tiles_that_do_not_fit(pack_folder: Path, write: Write) -> None:
     manifest = gpu_packs.manifest_of(pack_folder)
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
-    manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
+    manifest["capabilities"]["shared_block_bytes"] = gpu_packs.MIN_SHARED_BYTES
     pack = gpu_packs.load(pack_folder, manifest)
     with pytest.raises(LuceboxError, match="needs more shared memory for a row than a block has"):
         open_engine(write(WIDE), kv="f32", pack=pack, decode_path="megakernel")
@@ -275,7 +261,7 @@ def test_the_end_of_the_ring(
 ) -> None:
     """Chunks that end before or at the ring's end, or would end 16 bytes beyond it, one or two to a batch; chunks of
     several planes in rings of any size. The smallest ring has room for two batches and up to 16 bytes per chunk."""
-    manifest = gpu_packs.manifest_without(pack_folder, OTHERS["stream"])
+    manifest = gpu_packs.manifest_without(pack_folder, gpu_packs.MEGAKERNELS["stream"])
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come through a ring")
     rng = np.random.default_rng(seed)

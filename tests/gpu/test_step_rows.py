@@ -21,9 +21,10 @@ N_KV, DIM = 1, 64  # of all attention layers, of the target and of its drafts
 SIZES: dict[str, int] = {"hidden": 128, "ffn": 128, "n_heads": 2, "n_kv_heads": N_KV, "head_dim": DIM}
 HYBRID = Shape("qwen35", n_layers=2, recurrent=(True, False), d_state=32, n_mtp=1, **SIZES)
 ATTENTION = Shape("qwen3", n_layers=2, **SIZES)
+EXPERTS = Shape("qwen35moe", n_layers=2, recurrent=(True, False), d_state=32, expert_ffn=64, **SIZES)
 DRAFT = DraftShape(n_target_layers=2, taps=(1, 0), sliding=(True, False), window=10, **SIZES)
 # Layers whose pages have all rows. Beside recurrent layers, the draft's windowed layer keeps a ring.
-N_LAYERS = {"dflash": 2, "dflash of attention": 4, "mtp": 2}
+N_LAYERS = {"dflash": 2, "dflash of attention": 4, "dflash of experts": 2, "mtp": 2}
 N_TAPS = {"dflash": len(DRAFT.taps), "mtp": 1}
 RING = 128  # rows
 CLOSE = tolerance("logits", "f32_device")
@@ -31,6 +32,7 @@ TINY = Path(__file__).parents[2] / "models" / "tiny-hybrid" / "lucebox_tiny"
 CASE = recorded.load("tiny_hybrid.json")["speculation"]["tiny-hybrid-dflash"]["prompts"]["cases"][0]
 F32 = NDArray[np.float32]
 MTP_GRAPH, DFLASH_MEGA = ("mtp", "graph"), ("dflash", "megakernel")
+EXPERTS_MEGA = ("dflash of experts", "megakernel")
 
 
 def ways(*everyday: tuple[str, str]) -> pytest.MarkDecorator:
@@ -43,7 +45,7 @@ def ways(*everyday: tuple[str, str]) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("step_rows")
-    for name, shape in (("hybrid", HYBRID), ("attention", ATTENTION)):
+    for name, shape in (("hybrid", HYBRID), ("attention", ATTENTION), ("experts", EXPERTS)):
         gguf_files.write_model(made / f"{name}.gguf", shape)
     draft_files.write_gguf(made / "dflash.gguf", DRAFT)
     return made
@@ -51,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(folder: Path, pack: _engine.gpu.Pack, kind: str, way: str, **options: int) -> _engine.Engine:
     draft = "mtp" if kind == "mtp" else str(folder / "dflash.gguf")
-    target = "attention" if kind == "dflash of attention" else "hybrid"
+    target = kind.removeprefix("dflash of ") if " of " in kind else "hybrid"
     return open_engine(folder / f"{target}.gguf", pack=pack, draft=draft, decode_path=way, **options)
 
 
@@ -103,7 +105,7 @@ class Given:
         return ids, logprobs
 
 
-@ways(DFLASH_MEGA, MTP_GRAPH)
+@ways(DFLASH_MEGA, MTP_GRAPH, EXPERTS_MEGA)
 def test_plain_steps_leave_no_gap(pack: _engine.gpu.Pack, folder: Path, kind: str, way: str) -> None:
     """Over the end of a page, and looked at while a step runs."""
     engine = opened(folder, pack, kind, way)

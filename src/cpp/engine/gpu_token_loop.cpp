@@ -145,14 +145,15 @@ void run_step(const Model& model, const Workspace& workspace, const StepTaps& ta
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
-  const bool is_mixture = model.info().experts.n > 0;
+  const int slots = model.expert_slots();
   LB_CHECK(!options.batch_invariant || options.decode_path != DecodePath::kMegakernel, kInvalid,
            "decode_path = megakernel has sums of another order than batch_invariant. Use auto or graph");
   if (options.batch_invariant) return false;
-  LB_CHECK(!is_mixture || options.decode_path != DecodePath::kMegakernel, kUnsupported,
-           "decode_path = megakernel: the megakernel has no mixtures of experts. Use auto or graph");
+  LB_CHECK(slots == 0 || options.decode_path != DecodePath::kMegakernel, kUnsupported,
+           "decode_path = megakernel: the megakernel needs all experts in device memory, and ", slots, " of the ",
+           model.info().experts.n, " of each layer are there. Use auto or graph");
   return options.decode_path == DecodePath::kMegakernel ||
-         (options.decode_path == DecodePath::kAuto && !is_mixture && model.bytes_per_token() <= max_bytes);
+         (options.decode_path == DecodePath::kAuto && slots == 0 && model.bytes_per_token() <= max_bytes);
 }
 
 // The longest context, in tokens, at which the megakernel runs the steps: the graph reads long K and V faster. A

@@ -20,6 +20,17 @@ struct RowDestination {
   float* plain = nullptr;
 };
 
+// The factor of a norm's x, from the warps' sums of squares.
+LB_DEVICE float norm_factor(const float* squares, float mean_of, float eps) {
+  float sum = 0;
+  LB_UNROLL
+  for (int i = 0; i < kMegaThreads / 32; i += 4) {
+    const f32x4 v = load<f32x4>(squares + i);
+    sum += v[0] + v[1] + (v[2] + v[3]);
+  }
+  return rsqrt_fast(sum * mean_of + eps);
+}
+
 // The fields of its task that a product's epilogue needs.
 struct RowEpilogue {
   int n_out, begin, n_rows, row_warps, pass_rows;
@@ -64,16 +75,7 @@ struct RowEpilogue {
   }
 
   // The norm's factor, which staged x lacks.
-  LB_DEVICE float factor(const float* squares) const {
-    if (!is_norm) return 1;
-    float sum = 0;
-    LB_UNROLL
-    for (int i = 0; i < kMegaThreads / 32; i += 4) {
-      const f32x4 v = load<f32x4>(squares + i);
-      sum += v[0] + v[1] + (v[2] + v[3]);
-    }
-    return rsqrt_fast(sum * mean_of + eps);
-  }
+  LB_DEVICE float factor(const float* squares) const { return is_norm ? norm_factor(squares, mean_of, eps) : 1.0f; }
 
   // Loads the addend of a row. A mailbox is loaded here and checked later; usually it was filled two phases ago. A
   // plain addend becomes valid together with the row's sums.

@@ -12,6 +12,7 @@
 #include "gpu/megakernel/argmax.h"
 #include "gpu/megakernel/attention.h"
 #include "gpu/megakernel/delta.h"
+#include "gpu/megakernel/experts.h"
 #include "gpu/megakernel/mailbox.h"
 #include "gpu/megakernel/stage_x.h"
 #include "gpu/sampling/next_token.h"
@@ -124,7 +125,9 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
     case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
     case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
     case TaskKind::kProduct:
-      if constexpr (Weights::kHelpers == 0) Products::run(task.product, part, pool, wait);
+      if constexpr (Weights::kHelpers == 0)
+        Products::run(task.product.op.type,
+                      [&](auto format) { product<decltype(format)>(task.product, part, pool, wait); });
       break;
     case TaskKind::kAttentionSplits: attention_splits(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
@@ -132,6 +135,14 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
       break;
     case TaskKind::kDeltaStep: delta_step(task.delta, part, reinterpret_cast<float*>(pool), wait); break;
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
+    case TaskKind::kExpertActs:
+      Products::run(task.experts.product.op.type,
+                    [&](auto format) { expert_acts<decltype(format)>(task.experts, part, pool, wait); });
+      break;
+    case TaskKind::kExpertSums:
+      Products::run(task.experts.product.op.type,
+                    [&](auto format) { expert_sums<decltype(format)>(task.experts, part, pool, wait); });
+      break;
     case TaskKind::kAdjust:
       wait.mark_ready();
       if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
@@ -266,7 +277,9 @@ LB_DEVICE void megakernel(const Mega& p) {
     const Task& task = task_in(half);
     if (Weights::kHelpers > 0 && makes_rows(now)) {
       if constexpr (Weights::kHelpers > 0)
-        Products::run(task.product, now, context, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
+        Products::run(task.product.op.type, [&](auto format) {
+          product<decltype(format)>(task.product, now, context, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
+        });
     } else {
       Weights::wait_until_published(context.now);
       context.prepare_next(now);

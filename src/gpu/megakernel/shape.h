@@ -8,9 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gpu/gemv/shape.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
+#include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/next_token.h"
 #include "ops/rms_norm.h"
@@ -47,6 +49,8 @@ enum class TaskKind : uint32_t {
   kAttentionMerge,
   kDeltaStep,
   kDeltaCommit,
+  kExpertActs,
+  kExpertSums,
   kAdjust,  // the sampler's first step, on logits that the same block computed in the same phase
   kSample,  // the sampler's other steps
 };
@@ -200,6 +204,22 @@ LB_FN int squares_at(const DeltaTask& p) {
   return p.unit_shift == 0 ? mailbox_length(n) : n / 4 + n / kRoundBlock;
 }
 
+// The experts that the router chose for the row, in two tasks. kExpertActs: silu(gate) up of every choice, [k, ffn].
+// kExpertSums: y = add + (sum_j weights[j] down act[j] + sigmoid(shared_gate) shared). Every block repeats the router's
+// choice from the logits and finds the chosen experts' rows by it.
+struct ExpertTask {
+  // As a product of all choices: gate and up, or down. Its x, y, rows per block and pieces; weights of no ring, no
+  // teams.
+  ProductTask product;
+  GemvMatrix matrices[2];                      // of all experts: gate and up, or down
+  int per_expert[2], first_row[2];             // rows of an expert, and the first row that is used
+  const float *logits, *shared, *shared_gate;  // [n_experts], [dim] or null, [1] or null
+  MailboxSource logits_mailbox, shared_mailbox, shared_gate_mailbox;
+  int n_experts, k, ffn;
+  int is_normalized;  // of RouteExperts
+  int row_lanes;      // kExpertSums: lanes that share a row, a power of two
+};
+
 // How many tokens a launch may compute. The host raises `allowed` while the launch runs. It allows a token once it has
 // taken the token before the last, so that it can still drop the tokens in flight.
 struct TokenBudget {
@@ -226,6 +246,7 @@ struct alignas(16) Task {
     ProductTask product;
     SplitTask attention;
     DeltaTask delta;
+    ExpertTask experts;
     SampleTask sample;
   };
 };
@@ -301,6 +322,11 @@ inline constexpr int kPassSums = 512, kPassRows = 32, kManyRows = 128;
 // Rounded x: one byte per value, plus a scale and a sum per 32 values.
 LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
   return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundBlock * 8 : size_t(n_in) * 4) + 256;
+}
+// Experts: after x, the logits, the choice and its weights, two tiles of act(), and the warps' sums of squares.
+inline constexpr size_t kExpertScratchBytes = 4 * (kMaxExperts + 2 * kMaxChosen + 2 * kRoundBlock + kMegaThreads / 32);
+LB_FN constexpr size_t expert_scratch_at(int n_in, bool is_rounded) {
+  return (product_pool_bytes(n_in, is_rounded) + 15) / 16 * 16;
 }
 // Padded against bank conflicts: rows of 16-bit values start in different banks, 16-byte aligned.
 LB_FN constexpr int split_row_stride(int dim, int value_bytes) { return value_bytes == 2 ? dim + 8 : dim; }

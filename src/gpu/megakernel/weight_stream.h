@@ -84,9 +84,9 @@ struct WeightStream {
       if (!any(barrier_has_passed(empty_of(before), parity(before)))) {
         if (any(is_stopped != 0)) return false;
         barrier_wait(empty_of(before), parity(before));
-        if (any(is_stopped != 0)) return false;
         comes_in_parts = true;
       }
+      if (any(is_stopped != 0)) return false;  // it passed because of stop(): no thread will wait for this chunk
     }
     if (n >= max_in_flight(order)) barrier_wait(full_of(n - max_in_flight(order)), parity(n - max_in_flight(order)));
     if (lane() == first) offset[n % kMegaChunks] = offset_of(own);

@@ -51,9 +51,9 @@ std::vector<int> Schedule::share_blocks(const std::vector<int>& ids, int n_block
   for (const int id : ids) bytes += nodes_[id].bytes;
   const auto load_of = [&](size_t i, int n_parts) {
     const Node& node = nodes_[ids[i]];
-    const Linear& op = node.task.product.op;
-    const bool is_by_values = node.task.kind == TaskKind::kProduct && bytes < kLatencyBytes;
-    return (is_by_values ? double(op.n_out) * op.n_in : node.bytes) / n_parts;
+    const ProductTask* product = bytes < kLatencyBytes ? product_of(node.task) : nullptr;
+    if (product == nullptr) return node.bytes / n_parts;
+    return double(product->op.n_out) * product->op.n_in * (product->up != nullptr ? 2 : 1) / n_parts;
   };
   std::vector<int> parts(ids.size(), 1);
   int n_left = n_blocks - int(ids.size());

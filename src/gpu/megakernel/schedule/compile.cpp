@@ -30,8 +30,8 @@ const std::vector<MegaKernels>& mega_kernels() {
 
 // Sets the share of a task that each of n_parts blocks gets: rows of a product, slices of a recurrence's S.
 void set_part_sizes(Task& task, int n_parts) {
-  if (task.kind == TaskKind::kProduct) {
-    ProductTask& product = task.product;
+  if (product_of(task) != nullptr) {
+    ProductTask& product = *product_of(task);
     const int units = product.op.n_out / product.row_unit;
     product.rows_each = units / n_parts * product.row_unit;
     product.more = units % n_parts;
@@ -50,8 +50,9 @@ void set_part_sizes(Task& task, int n_parts) {
 Schedule::Kernel Schedule::kernel() const {
   for (const MegaKernels& kernels : mega_kernels()) {
     const auto takes = [&](const Node& node) {
-      if (node.task.kind != TaskKind::kProduct) return true;
-      const DType type = node.task.product.op.type;
+      const ProductTask* product = product_of(node.task);
+      if (product == nullptr) return true;
+      const DType type = product->op.type;
       return is_plain(type) || std::ranges::find(kernels.types, type) != kernels.types.end();
     };
     if (!std::ranges::all_of(nodes_, takes)) continue;

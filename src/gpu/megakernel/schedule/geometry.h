@@ -18,6 +18,17 @@ inline void require(bool is_possible, const char* what) { LB_CHECK(is_possible, 
 // A phase that moves fewer bytes is bound by latency, however its rows are distributed.
 inline constexpr double kLatencyBytes = 10e6;
 
+// The product of a task that computes rows of one; null: the task is no product.
+inline ProductTask* product_of(Task& task) {
+  switch (task.kind) {
+    case TaskKind::kProduct: return &task.product;
+    case TaskKind::kExpertActs:
+    case TaskKind::kExpertSums: return &task.experts.product;
+    default: return nullptr;
+  }
+}
+inline const ProductTask* product_of(const Task& task) { return product_of(const_cast<Task&>(task)); }
+
 bool is_plain(DType type);  // F32, F16, BF16: no codes
 // Values of a thread's piece of a weight row, which is 16 bytes of codes.
 int piece_values(DType type);

@@ -16,7 +16,9 @@ namespace {
 int n_mailboxes_of(const Task& task) {
   switch (task.kind) {
     case TaskKind::kEmbed: return mailbox_length(task.embed.op.dim);
-    case TaskKind::kProduct: return mailbox_length(task.product.op.n_out);
+    case TaskKind::kProduct:
+    case TaskKind::kExpertActs:
+    case TaskKind::kExpertSums: return mailbox_length(product_of(task)->op.n_out);
     case TaskKind::kDeltaStep: return squares_at(task.delta) + task.delta.n_units;
     case TaskKind::kAttentionSplits: return split_sums_at(task.attention, task.attention.op.n_heads, 0);
     case TaskKind::kAttentionMerge: return mailbox_length(task.attention.op.n_heads * task.attention.op.cache.head_dim);
@@ -37,7 +39,9 @@ int Schedule::writer_of(const void* at, int before) const {
 const void* Schedule::made_at(const Node& node) const {
   switch (node.task.kind) {
     case TaskKind::kEmbed: return node.task.embed.op.y;
-    case TaskKind::kProduct: return node.task.product.op.y;
+    case TaskKind::kProduct:
+    case TaskKind::kExpertActs:
+    case TaskKind::kExpertSums: return product_of(node.task)->op.y;
     case TaskKind::kDeltaStep: return node.task.delta.step.o;
     case TaskKind::kAttentionSplits: return splits_->data();
     case TaskKind::kAttentionMerge: return node.task.attention.op.o;
@@ -69,6 +73,7 @@ struct Schedule::MailboxPlan {
   MailboxSource squares_of(int writer) const;
   void connect(int i);
   void connect_delta(int i);
+  void connect_experts(int i);
   void drop_writes();
 };
 
@@ -131,6 +136,20 @@ void Schedule::MailboxPlan::connect_delta(int i) {
   }
 }
 
+void Schedule::MailboxPlan::connect_experts(int i) {
+  ExpertTask& e = nodes[i].task.experts;
+  take(i, e.product.a_mailbox, e.product.a);
+  take(i, e.logits_mailbox, e.logits);
+  require(e.product.a_mailbox.at >= 0 && e.logits_mailbox.at >= 0, "takes experts of a row of products");
+  if (e.product.op.add == nullptr) return;
+  take(i, e.product.add_mailbox, e.product.op.add);
+  take(i, e.shared_mailbox, e.shared);
+  take(i, e.shared_gate_mailbox, e.shared_gate);
+  require(e.product.add_mailbox.at >= 0 && (e.shared == nullptr) == (e.shared_mailbox.at < 0) &&
+              (e.shared == nullptr) == (e.shared_gate_mailbox.at < 0),
+          "takes a mixture that is added to a row of products");
+}
+
 // Sets the mailboxes of a node's task and of its inputs.
 void Schedule::MailboxPlan::connect(int i) {
   Node& node = nodes[i];
@@ -142,6 +161,8 @@ void Schedule::MailboxPlan::connect(int i) {
       if (p.from == XFrom::kHeads || p.from == XFrom::kHeadsCodes) p.squares = squares_of(schedule.writer_of(p.a, i));
       break;
     }
+    case TaskKind::kExpertActs:
+    case TaskKind::kExpertSums: connect_experts(i); break;
     case TaskKind::kDeltaStep:
     case TaskKind::kDeltaCommit: connect_delta(i); break;
     case TaskKind::kAttentionSplits: {
@@ -175,14 +196,14 @@ void Schedule::MailboxPlan::drop_writes() {
   const int n = int(nodes.size());
   for (int i = 0; i < n; ++i) {
     Node& node = nodes[i];
-    if (node.task.kind != TaskKind::kProduct) {
+    if (product_of(node.task) == nullptr) {
       const void* made = schedule.made_at(node);
       if (made == nullptr) continue;
       require(!is_plain_too[i], "takes an embedding, a recurrence or an attention that products read");
       drop(node.writes, made);
       continue;
     }
-    ProductTask& p = node.task.product;
+    ProductTask& p = *product_of(node.task);
     p.y_mailbox = is_read[i] ? at[i] : -1;
     p.writes_y = i + 1 == n || is_plain_too[i] || node.kept != nullptr;
     if (!p.writes_y) drop(node.writes, p.op.y);

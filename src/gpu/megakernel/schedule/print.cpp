@@ -20,6 +20,8 @@ const char* name_of(TaskKind kind) {
     case TaskKind::kAttentionMerge: return "attention_merge";
     case TaskKind::kDeltaStep: return "delta_step";
     case TaskKind::kDeltaCommit: return "delta_commit";
+    case TaskKind::kExpertActs: return "expert_acts";
+    case TaskKind::kExpertSums: return "expert_sums";
     case TaskKind::kAdjust: return "adjust";
     case TaskKind::kSample: return "sample";
   }
@@ -29,6 +31,11 @@ const char* name_of(TaskKind kind) {
 }  // namespace
 
 std::string to_string(const Task& task) {
+  if (task.kind == TaskKind::kExpertActs || task.kind == TaskKind::kExpertSums) {
+    const ExpertTask& p = task.experts;
+    return cat(name_of(task.kind), " ", name(p.product.op.type), " of ", p.k, " of ", p.n_experts,
+               p.product.kept_stride > 0 ? ", kept" : "");
+  }
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
   const char* const from[] = {"", " of rms_norm", " of codes", " of gated_rms_norm", " of codes of gated_rms_norm"};
   const Linear& op = task.product.op;

@@ -254,8 +254,8 @@ void Schedule::run(const CopyRows& op) {
           "copies one row into a ring of 2^n rows only");
   int n_values = 0;
   for (Node& node : nodes_) {
-    if (node.task.kind != TaskKind::kProduct) continue;
-    ProductTask& p = node.task.product;
+    if (product_of(node.task) == nullptr) continue;
+    ProductTask& p = *product_of(node.task);
     if (p.op.y < op.x || p.op.y >= op.x + op.dim) continue;
     node.kept = op.y + (p.op.y - op.x);
     p.kept_mask = uint32_t(op.y_rows - 1);

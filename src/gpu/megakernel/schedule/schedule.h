@@ -3,9 +3,10 @@
 // dereferences them.
 //
 // Fusion: a norm joins the products that read its result. An activation joins the products whose results it reads. The
-// inputs of a recurrence or an attention are prepared inside it. A copy into a ring joins the products that compute the
-// row. Every other op becomes a node. A node gets the earliest phase that its reads and writes, as address ranges,
-// allow. The tasks of a phase share the blocks in proportion to their bytes.
+// inputs of a recurrence or an attention are prepared inside it. The router's choice joins the products of experts. A
+// copy into a ring joins the products that compute the row. Every other op becomes a node. A node gets the earliest
+// phase that its reads and writes, as address ranges, allow. The tasks of a phase share the blocks in proportion to
+// their bytes.
 #pragma once
 
 #include <optional>
@@ -72,6 +73,7 @@ class Schedule final : public lb::Stream {
   void run_fused(const DeltaNet& op, const LinearGroup& readers) {
     run(op.inputs), run(op.delta), run_fused(op.norm, readers);
   }
+  void run_mixture(const MixtureLayer& layer) override;
 
  private:
   struct Range {
@@ -126,6 +128,7 @@ class Schedule final : public lb::Stream {
   const Target& target_;
   uintptr_t next_address_ = uintptr_t{1} << 60;        // next address of reserve(), in a range without memory
   const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for the results of an attention's splits
+  const std::unique_ptr<Memory> acts_ = reserve(1);    // stands for act() of the chosen experts
   std::vector<Node> nodes_;
   const int32_t* n_kept_ = nullptr;  // counter that selects the ring row of kept rows; null: no row is kept
   // Ops deferred until their reader: the next product, GatedDelta, Attention.

@@ -36,6 +36,10 @@ size_t Schedule::pool_bytes() const {
   for (const Node& node : nodes_) {
     if (node.task.kind == TaskKind::kProduct)
       bytes = std::max(bytes, product_pool_bytes(node.task.product.op.n_in, !is_plain(node.task.product.op.type)));
+    if (node.task.kind == TaskKind::kExpertActs || node.task.kind == TaskKind::kExpertSums) {
+      const Linear& op = node.task.experts.product.op;
+      bytes = std::max(bytes, expert_scratch_at(op.n_in, !is_plain(op.type)) + kExpertScratchBytes);
+    }
     if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, kDeltaPoolBytes);
     if (node.task.kind == TaskKind::kAttentionSplits) {
       const SplitTask& task = node.task.attention;
