@@ -29,6 +29,7 @@ class EngineFields(TypedDict, total=False):
     prefill_chunk: int | None
     decode_path: Literal["auto", "graph", "megakernel"]
     draft: str
+    draft_device: str | None
     draft_budget: int | None
     memory_limit: str | int | None
     expert_slots: int | None

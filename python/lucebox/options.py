@@ -39,8 +39,8 @@ class EngineOptions:
     """Options of loading a model, fixed for the life of an LLM."""
 
     device: str = field(default="auto", metadata=HOST)
-    """Where the model runs: "cpu", "cuda:N", "hip:N", "sim:N", several GPUs of one vendor, "cuda:0,cuda:1", or "auto":
-    the first GPU with a usable pack, else the CPU."""
+    """Where the model runs: "cpu", "cuda:N", "hip:N", "sim:N", several GPUs, "cuda:0,cuda:1" (of two vendors by layers
+    alone, "cuda:0,hip:0"), or "auto": the first GPU with a usable pack, else the CPU."""
     split: str = "auto"
     """How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
     every layer, and all compute together), each device's share of every layer ("3,1"), or "auto": the first device
@@ -83,6 +83,10 @@ class EngineOptions:
     file, a hub id, or the catalog name of its model), or "auto": suffix, and the catalog's drafter or the block where
     it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token; on a
     GPU without batch_invariant, where two nearly tie, they may."""
+    draft_device: str | None = field(default=None, metadata=HOST)
+    """Another GPU for the draft model, "cuda:1", if the whole model is on one GPU. It then holds the draft model with
+    its keys and values, and a copy of the model's embedding and head, which drafts need. No token depends on it. None:
+    the model's device."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata=MODEL | {"size": True})

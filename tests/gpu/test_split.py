@@ -265,7 +265,7 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> No
         open_engine(path, decode_path="megakernel", **both)
     with pytest.raises(InvalidRequestError, match="a device is named twice"):
         open_engine(path, pack=packs[0], others=packs[:1], split="layer")
-    with pytest.raises(UnsupportedError, match="needs GPUs of one vendor, got cpu and"):
+    with pytest.raises(UnsupportedError, match="needs GPUs, got cpu and"):
         open_engine(path, others=packs[:1])
     with pytest.raises(UnsupportedError, match=r"the layers of gemma4 .* Name one device"):
         open_engine(data / "tiny" / "gemma4_b", **both)

@@ -178,6 +178,8 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
             spec(device, replicas=2).replicated()
     with pytest.raises(InvalidRequestError, match="--kv-events is for models with one replica"):
         spec("cpu,cpu", replicas=2, kv_events="tcp://*:0").replicated()
+    with pytest.raises(InvalidRequestError, match="2 replicas of tiny-hybrid draft on their own devices"):
+        spec("cuda:0,cuda:1", replicas=2).with_options(draft_device="cuda:2").replicated()
     with pytest.raises(InvalidRequestError, match="replicas must be positive"):
         ServeSettings(replicas=0)
     assert main(["serve", MODEL, "--replicas", "2", "--json"]) == 1

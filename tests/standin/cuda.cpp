@@ -172,6 +172,8 @@ const Entry kEntries[] = {
     forward<"cuMemFree", &Driver::memory_free>(3020),
     forward<"cuMemHostAlloc", &Driver::host_allocate>(2020),
     forward<"cuMemFreeHost", &Driver::host_free>(2000),
+    forward<"cuMemHostRegister", &Driver::host_register>(6050),
+    forward<"cuMemHostUnregister", &Driver::host_unregister>(4000),
     forward<"cuMemcpyHtoDAsync", &Driver::copy_to_device>(3020),
     forward<"cuMemcpyDtoHAsync", &Driver::copy_to_host>(3020),
     forward<"cuMemcpyDtoDAsync", &Driver::copy_on_device>(3020),

@@ -117,6 +117,10 @@ STANDIN_EXPORT int hipHostMalloc(void** p, size_t n, unsigned flags) {
   return pass("hipHostMalloc", sim().host_allocate, p, n, flags);
 }
 STANDIN_EXPORT int hipHostFree(void* p) { return pass("hipHostFree", sim().host_free, p); }
+STANDIN_EXPORT int hipHostRegister(void* p, size_t n, unsigned flags) {
+  return pass("hipHostRegister", sim().host_register, p, n, flags);
+}
+STANDIN_EXPORT int hipHostUnregister(void* p) { return pass("hipHostUnregister", sim().host_unregister, p); }
 STANDIN_EXPORT int hipMemcpyHtoDAsync(void* to, const void* from, size_t bytes, void* stream) {
   return pass("hipMemcpyHtoDAsync", sim().copy_to_device, to, from, bytes, stream);
 }
@@ -171,6 +175,8 @@ STANDIN_EXPORT int hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* block
 }
 STANDIN_EXPORT int hipModuleLaunchKernel(void* kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                          unsigned bz, unsigned shared, void* stream, void** params, void** extra) {
+  constexpr unsigned kShared = 64 << 10;  // of a block; HIP needs no opt-in to use it
+  if (shared <= kShared) sim().kernel_set_attribute(kernel, kMaxDynamicShared, int(shared));
   return pass("hipModuleLaunchKernel", sim().launch, kernel, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
 STANDIN_EXPORT int hipModuleLaunchCooperativeKernel(void* kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,

@@ -60,7 +60,7 @@ class Engine:
     """Number of output tokens that an engine keeps for suffix drafts."""
 
     @staticmethod
-    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], **options) -> Engine: ...
+    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], draft_pack: gpu.Pack | None = None, **options) -> Engine: ...
 
     @property
     def options(self) -> dict:
@@ -171,9 +171,9 @@ class Engine:
     def layout_of(path: str) -> str:
         """The layout of a model file, without a draft model."""
 
-def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, others: Sequence[tuple[int, str, int, str]] = [], **options) -> tuple:
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, others: Sequence[tuple[int, str, int, str]] = [], draft_device: tuple[int, str, int, str] | None = None, **options) -> tuple:
     """
-    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: further devices, as (free_bytes, manifest_json, n_sms, name).
+    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: further devices, as (free_bytes, manifest_json, n_sms, name); draft_device: one for the draft model.
     """
 
 def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:

@@ -63,15 +63,23 @@ class LoadedDevice:
     """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
     others: tuple[LoadedDevice, ...] = ()
     """Further devices among which the model may be divided. The fields above but `name` are the first device's."""
+    draft: LoadedDevice | None = None
+    """The device of the draft model, if it has one of its own."""
 
     @property
     def kernels(self) -> str:
         """Identifies the packs' kernels; empty on the CPU."""
         own = "" if self.pack_name is None else f"{self.pack_name} {self.code} {self.pack_manifest}"
-        return " ".join([own, *(other.kernels for other in self.others)])
+        drafts = [] if self.draft is None else [f"drafts: {self.draft.chip} {self.draft.kernels}"]
+        return " ".join([own, *(other.kernels for other in self.others), *drafts])
 
     def as_planned(self, plan: MemoryPlan, split: str, links: Sequence[str]) -> LoadedDevice:
         """The devices that an engine with this plan uses: all of them, or the first alone."""
+        if self.draft is not None:
+            if not plan.parts:
+                return replace(self, draft=None)
+            way = f"draft model on {self.draft.name}, rows to it: {links[0]}"
+            return replace(self, reason=f"{self.reason}; {self.draft.reason}; {way}")
         if not self.others:
             return self
         if not plan.parts:
@@ -181,7 +189,7 @@ class LoadedModel:
             self._save()
         self._engine = None
         self.sessions.close()
-        self.device = replace(self.device, pack=None, others=())
+        self.device = replace(self.device, pack=None, others=(), draft=None)
         if self.compressor is not None:
             self.compressor.close()
 

@@ -22,7 +22,7 @@ from lucebox.images import Processor
 from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.decode_path import settle_decode_path
-from lucebox.models.drafters import Drafters, resolve_drafts
+from lucebox.models.drafters import Drafters, check_draft_device, resolve_drafts
 from lucebox.models.expert_profile import ExpertProfile
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
@@ -33,7 +33,7 @@ from lucebox.models.step_costs import StepCostsFile
 from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import Selection
-from lucebox.packs.devices import open_pack, resolve_devices
+from lucebox.packs.devices import open_pack, resolve_devices, resolve_draft_device
 from lucebox.packs.machine import processor_name
 
 __all__ = ["load_model"]
@@ -61,6 +61,7 @@ def load_model(
     tower = fetch_tower(wanted.mmproj, resolved, progress=progress)
     wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
+    check_draft_device(wanted.draft_device, drafts)
     place = None
     if shared_scorer is None:
         place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
@@ -115,8 +116,11 @@ def _processor_of(engine: _engine.Engine, mmproj: str | None) -> Processor | Non
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:
     selections = resolve_devices(wanted.device, wanted.pack, require_gpu=wanted.require_gpu)
+    draft = None
+    if wanted.draft_device is not None:
+        draft = _open_selection(resolve_draft_device(wanted.draft_device, selections, wanted.pack))
     first, *others = map(_open_selection, selections)
-    return replace(first, others=tuple(others))
+    return replace(first, others=tuple(others), draft=draft)
 
 
 def _open_selection(selection: Selection) -> LoadedDevice:
@@ -188,6 +192,7 @@ def _open(
         pack=device.pack,
         progress=progress and partial(progress, "loading weights"),
         others=[other.pack for other in device.others if other.pack is not None],
+        draft_pack=None if device.draft is None or drafters.draft_model is None else device.draft.pack,
         **engine_fields(options),
         **engine_fields(drafters),
     )

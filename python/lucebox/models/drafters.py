@@ -7,7 +7,7 @@ device.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from lucebox.models import catalog
 from lucebox.models.hub import Progress
 from lucebox.models.resolve import ResolvedModel, resolve
 
-__all__ = ["Drafters", "resolve_drafts"]
+__all__ = ["Drafters", "check_draft_device", "resolve_drafts"]
 
 _WITH_SUFFIX = "+suffix"
 # Tensors of a prediction block, in GGUF files and in checkpoints.
@@ -60,6 +60,18 @@ class Drafters:
     def label(self) -> str:
         """The drafters without the folder of a file: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
         return str(self if self.draft_model is None else replace(self, draft_model=Path(self.draft_model).name))
+
+
+def check_draft_device(device: str | None, drafts: Sequence[Drafters]) -> None:
+    """Raises:
+    InvalidRequestError: a device for a draft model, which none of the drafters is.
+    """
+    if device is not None and all(one.draft_model is None for one in drafts):
+        names = " or ".join(one.label for one in drafts)
+        raise InvalidRequestError(
+            f"draft_device = {device} is for a draft model, and the model drafts with {names}. Use draft = mtp or a "
+            "drafter, or no draft_device"
+        )
 
 
 def resolve_drafts(

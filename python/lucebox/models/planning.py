@@ -11,7 +11,7 @@ from typing import Any
 from lucebox import _engine, packs
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.models.assets import TextAssets
-from lucebox.models.drafters import Drafters, resolve_drafts
+from lucebox.models.drafters import Drafters, check_draft_device, resolve_drafts
 from lucebox.models.expert_profile import ExpertProfile
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
@@ -19,7 +19,7 @@ from lucebox.models.resolve import resolve
 from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs import Selection, targets
-from lucebox.packs.devices import resolve_devices
+from lucebox.packs.devices import resolve_devices, resolve_draft_device
 from lucebox.packs.planned import manifest_json
 from lucebox.sizes import parse_size, show_size
 
@@ -101,6 +101,8 @@ class Device:
     """free_bytes is memory of a target's weights, lent to a scorer."""
     others: tuple[Device, ...] = ()
     """Further devices among which a target may be divided."""
+    draft: Device | None = None
+    """The device of a draft model; None: the target's."""
     bandwidth_gb_s: float | None = None
     """Of a board, as its maker states it."""
 
@@ -129,11 +131,13 @@ def plan_memory(
     if wanted.memory_limit is not None:
         limit = parse_size(wanted.memory_limit)
         others = tuple(replace(other, free_bytes=limit) for other in device.others)
-        device = replace(device, free_bytes=limit, others=others)
+        draft_device = None if device.draft is None else replace(device.draft, free_bytes=limit)
+        device = replace(device, free_bytes=limit, others=others, draft=draft_device)
     found = resolve(os.fspath(model), offline=offline, progress=progress)
     tower = fetch_tower(wanted.mmproj, found, progress=progress)
     wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
+    check_draft_device(wanted.draft_device, drafts)
     scorer = None
     if wanted.prefill_drafter is not None:
         path = resolve(wanted.prefill_drafter, offline=offline, progress=progress).path
@@ -158,7 +162,8 @@ def _plan_target(
                 device.manifest_json,
                 device.n_sms,
                 device.name,
-                [(other.free_bytes, other.manifest_json, other.n_sms, other.name) for other in device.others],
+                [_numbers(other) for other in device.others],
+                None if device.draft is None or draft.draft_model is None else _numbers(device.draft),
                 **engine_fields(replace(options, memory_limit=None)),
                 **engine_fields(draft),
             )
@@ -168,6 +173,10 @@ def _plan_target(
                 raise
     memory = MemoryPlan.from_engine(plan)
     return with_profile(memory, ExpertProfile.of_plan(path, memory)), resolved, draft
+
+
+def _numbers(device: Device) -> tuple[int, str, int, str]:
+    return device.free_bytes, device.manifest_json, device.n_sms, device.name
 
 
 def with_profile(plan: MemoryPlan, profile: ExpertProfile | None) -> MemoryPlan:
@@ -263,7 +272,10 @@ def local_device(options: EngineOptions) -> Device:
     limit = None if options.memory_limit is None else parse_size(options.memory_limit)
     selections = resolve_devices(options.device, options.pack, require_gpu=options.require_gpu)
     first, *others = (_facts(selection, limit) for selection in selections)
-    return replace(first, others=tuple(others))
+    draft = None
+    if options.draft_device is not None:
+        draft = _facts(resolve_draft_device(options.draft_device, selections, options.pack), limit)
+    return replace(first, others=tuple(others), draft=draft)
 
 
 def _facts(selection: Selection, limit: int | None) -> Device:
@@ -284,8 +296,9 @@ def _facts(selection: Selection, limit: int | None) -> Device:
 
 def _board(name: str, options: EngineOptions) -> Device:
     target, board = targets.find_board(name)
-    if options.device != "auto":
-        raise InvalidRequestError(f"a plan is for the board {board.name} or for the device {options.device}, not both")
+    if options.device != "auto" or options.draft_device is not None:
+        named = options.device if options.draft_device is None else options.draft_device
+        raise InvalidRequestError(f"a plan is for the board {board.name} or for the device {named}, not both")
     fitting = packs.fitting(target.architecture, packs.find())
     pack = next((one for one in fitting if options.pack in (None, one.name)), None)
     if pack is None and options.pack not in (None, target.name):

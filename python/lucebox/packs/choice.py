@@ -95,7 +95,7 @@ def parse_device(text: str) -> DeviceSpec:
 
 
 def parse_devices(text: str) -> tuple[DeviceSpec, ...]:
-    """Parses one device, or several GPUs of one vendor: cuda:0,cuda:1.
+    """Parses one device, or several GPUs: cuda:0,cuda:1, or of two vendors, cuda:0,hip:0.
 
     Raises:
         InvalidRequestError: not a device name, a device twice, or devices that no model can share.
@@ -107,10 +107,6 @@ def parse_devices(text: str) -> tuple[DeviceSpec, ...]:
         if spec.backend in ("auto", "cpu"):
             raise InvalidRequestError(
                 f'several devices are GPUs by their names, as cuda:0,cuda:1; "{spec.backend}" in "{text}" is none'
-            )
-        if spec.backend != specs[0].backend:
-            raise InvalidRequestError(
-                f'several devices must be of one vendor, "{text}" has {specs[0].backend} and {spec.backend}'
             )
         if specs.count(spec) > 1:
             raise InvalidRequestError(f'"{text}" names {spec.backend}:{spec.index} twice; name each device once')

@@ -11,7 +11,7 @@ from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs import Packs, Selection, causes, find, machine, min_driver, parse_device, parse_devices, select
 from lucebox.packs.drivers import VENDORS, Survey, driver_devices, survey
 
-__all__ = ["open_pack", "resolve_device", "resolve_devices"]
+__all__ = ["open_pack", "resolve_device", "resolve_devices", "resolve_draft_device"]
 
 
 def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = False) -> Selection:
@@ -42,7 +42,7 @@ def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = 
 
 
 def resolve_devices(device: str, pack: str | None = None, *, require_gpu: bool = False) -> tuple[Selection, ...]:
-    """As `resolve_device`, of one device or of several GPUs of one vendor: "cuda:0,cuda:1".
+    """As `resolve_device`, of one device or of several GPUs: "cuda:0,cuda:1".
 
     Raises:
         InvalidRequestError: a device twice, or devices that no model can share.
@@ -50,10 +50,31 @@ def resolve_devices(device: str, pack: str | None = None, *, require_gpu: bool =
     specs = parse_devices(device)
     if len(specs) == 1:
         return (resolve_device(device, pack, require_gpu=require_gpu),)
-    present, installed = driver_devices(specs[0].backend), find()
-    if require_gpu and specs[0].backend == "sim":
+    if require_gpu and any(spec.backend == "sim" for spec in specs):
         raise InvalidRequestError(f'require_gpu needs GPUs, device is "{device}"')
-    return tuple(select(spec, present, installed, pack) for spec in specs)
+    installed = find()
+    present = {backend: driver_devices(backend) for backend in dict.fromkeys(spec.backend for spec in specs)}
+    return tuple(select(spec, present[spec.backend], installed, pack) for spec in specs)
+
+
+def resolve_draft_device(device: str, of_model: Sequence[Selection], pack: str | None = None) -> Selection:
+    """The GPU that the option `draft_device` names, for a model on these devices.
+
+    Raises:
+        InvalidRequestError: not a GPU by its name, or one that the model is on, or the model is not on one GPU.
+        DeviceError, PackError: no such device, or no pack for it.
+    """
+    spec, names = parse_device(device), ",".join(one.device for one in of_model)
+    if spec.backend in ("auto", "cpu"):
+        raise InvalidRequestError(f'draft_device names a GPU, as cuda:1; got "{device}"')
+    if len(of_model) > 1 or names == "cpu":
+        raise InvalidRequestError(
+            f"draft_device = {device}: the whole model must be on one other GPU, and it is on {names}. Name one GPU "
+            "for each, or no draft_device"
+        )
+    if f"{spec.backend}:{spec.index}" == names:
+        raise InvalidRequestError(f"draft_device = {device}: the model is there. Name another GPU, or no draft_device")
+    return select(spec, driver_devices(spec.backend), find(), pack)
 
 
 def _without_driver(answers: Survey, installed: Packs) -> list[str]:

@@ -56,6 +56,10 @@ class ModelSpec:
                 f"{n} replicas of {self.model} need devices of their own: name {n} of them, or a multiple, as --device "
                 f"cuda:0,cuda:1; got {self.options.device!r}"
             )
+        if self.options.draft_device is not None:
+            raise InvalidRequestError(
+                f"{n} replicas of {self.model} draft on their own devices: use no draft_device, or one replica"
+            )
         if self.settings.kv_events is not None:
             raise InvalidRequestError("--kv-events is for models with one replica: its events do not name replicas")
         each = len(devices) // n

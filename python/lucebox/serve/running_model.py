@@ -45,7 +45,7 @@ class RunningModel:
         self.last_used = time.monotonic()
         """When a request last began or ended."""
         owners = key_owners(settings.all_keys())
-        meter = None if loaded.device.others else find_meter(loaded.device_info)
+        meter = None if loaded.device.others or loaded.device.draft else find_meter(loaded.device_info)
         self.scheduler = Scheduler(
             loaded,
             slots=fitting_slots(loaded.memory_plan, settings.slots),

@@ -29,20 +29,22 @@ using namespace nb::literals;
 namespace lb {
 namespace {
 
-// others: packs of further devices of the same vendor.
+// others: packs of further devices. draft_pack: of a draft model's own device.
 std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
-                                    const std::vector<const PythonPack*>& others, const nb::kwargs& named) {
+                                    const std::vector<const PythonPack*>& others, const PythonPack* draft_pack,
+                                    const nb::kwargs& named) {
   const EngineOptions options = engine_options_of(named);
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(pack == nullptr ? cpu_backend() : gpu_backend(pack->shared(), pack->name()));
-  for (const PythonPack* other : others) {
-    const gpu::Vendor vendor = other->device().info().vendor;
-    LB_CHECK(pack != nullptr && pack->device().info().vendor == vendor, kUnsupported, "a model on several devices ",
-             "needs GPUs of one vendor, got ", pack == nullptr ? "cpu" : pack->name(), " and ", other->name());
-    backends.push_back(gpu_backend(other->shared(), other->name()));
-  }
+  const auto further = [&](const PythonPack& other) {
+    LB_CHECK(pack != nullptr, kUnsupported, "a model on several devices needs GPUs, got cpu and ", other.name());
+    return gpu_backend(other.shared(), other.name());
+  };
+  for (const PythonPack* other : others) backends.push_back(further(*other));
+  std::unique_ptr<Backend> draft = draft_pack == nullptr ? nullptr : further(*draft_pack);
   const LoadReport report(progress);
-  return without_gil([&] { return Engine::open(path, options, std::move(backends), std::ref(report)); });
+  return without_gil(
+      [&] { return Engine::open(path, options, std::move(backends), std::move(draft), std::ref(report)); });
 }
 
 nb::dict info_of(const Engine& engine) {
@@ -188,7 +190,7 @@ void bind_engine(nb::module_& m) {
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
           "Number of output tokens that an engine keeps for suffix drafts.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(),
-                  "others"_a = std::vector<const PythonPack*>{}, "options"_a)
+                  "others"_a = std::vector<const PythonPack*>{}, "draft_pack"_a = nb::none(), "options"_a)
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); },
           "The options, with every default resolved.")

@@ -1,6 +1,7 @@
 // Memory plans of engines and scorers for Python, made without loading weights.
 #include "bindings/memory_plan.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -29,15 +30,20 @@ std::unique_ptr<DeviceSizes> sizes_of(size_t free_bytes, const std::string& mani
 using GpuFacts = std::tuple<size_t, std::string, int, std::string>;
 
 nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
-                      const std::string& name, const std::vector<GpuFacts>& others, const nb::kwargs& named) {
+                      const std::string& name, const std::vector<GpuFacts>& others,
+                      const std::optional<GpuFacts>& draft_device, const nb::kwargs& named) {
   EngineOptions options = engine_options_of(named);
   std::vector<std::unique_ptr<DeviceSizes>> all;
   all.push_back(sizes_of(free_bytes, manifest_json, n_sms, name, MemorySource::kFree));
-  for (const auto& [free, manifest, sms, other] : others)
-    all.push_back(sizes_of(free, manifest, sms, other, MemorySource::kFree));
+  const auto sizes_of_gpu = [](const GpuFacts& facts) {
+    const auto& [free, manifest, sms, gpu] = facts;
+    return sizes_of(free, manifest, sms, gpu, MemorySource::kFree);
+  };
+  for (const GpuFacts& other : others) all.push_back(sizes_of_gpu(other));
   std::vector<const DeviceSizes*> devices;
   for (const auto& one : all) devices.push_back(one.get());
-  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, devices); });
+  const std::unique_ptr<DeviceSizes> draft = draft_device ? sizes_of_gpu(*draft_device) : nullptr;
+  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, devices, draft.get()); });
   return nb::make_tuple(dict_of_plan(plan), dict_of(options));
 }
 
@@ -83,10 +89,10 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
 void bind_memory_plan(nb::module_& m) {
   m.def(
       "plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
-      "others"_a = std::vector<GpuFacts>{}, "options"_a,
+      "others"_a = std::vector<GpuFacts>{}, "draft_device"_a = nb::none(), "options"_a,
       "Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. "
       "An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: "
-      "further devices, as (free_bytes, manifest_json, n_sms, name).");
+      "further devices, as (free_bytes, manifest_json, n_sms, name); draft_device: one for the draft model.");
   m.def("plan_scorer_memory", &plan_scorer_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
         "is_lent"_a, "options"_a,
         "Returns the plan that PromptScorer.open would make. is_lent: free_bytes are weights that an engine lends.");

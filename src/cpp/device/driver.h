@@ -98,6 +98,8 @@ struct Driver {
   Call<Address> memory_free;
   Call<void**, size_t, unsigned> host_allocate;
   Call<void*> host_free;
+  Call<void*, size_t, unsigned> host_register;  // pages of the process, bytes, flags; optional, as is the next
+  Call<void*> host_unregister;
   Call<Address, const void*, size_t, Handle> copy_to_device;  // to, from, bytes, stream
   Call<void*, Address, size_t, Handle> copy_to_host;
   Call<Address, Address, size_t, Handle> copy_on_device;

@@ -84,6 +84,8 @@ void bind_devices_and_memory(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.memory_free, "cuMemFree", 3020);
   bind.require(d.host_allocate, "cuMemHostAlloc", 2020);
   bind.require(d.host_free, "cuMemFreeHost", 2000);
+  bind.optional(d.host_register, "cuMemHostRegister", 6050);
+  bind.optional(d.host_unregister, "cuMemHostUnregister", 4000);
   bind.require(d.copy_to_device, "cuMemcpyHtoDAsync", 3020);
   bind.require(d.copy_to_host, "cuMemcpyDtoHAsync", 3020);
   bind.require(d.copy_on_device, "cuMemcpyDtoDAsync", 3020);

@@ -93,6 +93,8 @@ void bind_devices_and_memory(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.memory_free, "hipFree");
   bind.require(d.host_allocate, "hipHostMalloc");
   bind.require(d.host_free, "hipHostFree");
+  bind.optional(d.host_register, "hipHostRegister");
+  bind.optional(d.host_unregister, "hipHostUnregister");
   bind.require(d.copy_to_device, "hipMemcpyHtoDAsync");
   bind.require(d.copy_to_host, "hipMemcpyDtoHAsync");
   bind.require(d.copy_on_device, "hipMemcpyDtoDAsync");

@@ -198,6 +198,24 @@ Status host_free(void* address) {
   return 0;
 }
 
+Status host_register(void* address, size_t bytes, unsigned) {
+  const std::lock_guard lock(pinned.mutex);
+  if (bytes == 0 || !pinned.blocks.emplace(address, PinnedBlock{bytes, current}).second)
+    return failed(kInvalidValue, "registered no bytes, or pages that are pinned already");
+  current->pinned += bytes;
+  return 0;
+}
+
+Status host_unregister(void* address) {
+  SimThread::finish_all();
+  const std::lock_guard lock(pinned.mutex);
+  const auto found = pinned.blocks.find(address);
+  if (found == pinned.blocks.end()) return failed(kInvalidValue, "unregistered pages that are not pinned");
+  found->second.owner->pinned -= found->second.bytes;
+  pinned.blocks.erase(found);
+  return 0;
+}
+
 // Devices of one half have access to each other's memory.
 bool are_peers(int device, int peer) { return device != peer && device / (kDevices / 2) == peer / (kDevices / 2); }
 
@@ -536,6 +554,8 @@ void bind_devices_and_memory(Driver& d) {
   d.memory_free = {"memory_free", memory_free};
   d.host_allocate = {"host_allocate", host_allocate};
   d.host_free = {"host_free", host_free};
+  d.host_register = {"host_register", host_register};
+  d.host_unregister = {"host_unregister", host_unregister};
   d.copy_to_device = {"copy_to_device", copy_to_device};
   d.copy_to_host = {"copy_to_host", copy_to_host};
   d.copy_on_device = {"copy_on_device", [](Address to, Address from, size_t bytes, Handle stream) {

@@ -27,4 +27,13 @@ Resource allocate(const Device& device, size_t bytes, Buffer::Kind kind) {
 Buffer::Buffer(const Device& device, size_t bytes, Kind kind)
     : resource_(allocate(device, bytes, kind)), size_(bytes) {}
 
+SharedPages::SharedPages(std::initializer_list<const Device*> devices, size_t bytes) : pages_(bytes) {
+  for (const Device* device : devices) {
+    const Context& context = *device->context();
+    const Driver& d = context.driver();
+    if (d.host_register && d.host_unregister && context.status_of(d.host_register, pages_.data(), bytes, 0) == 0)
+      registrations_.emplace_back(device->context(), pages_.data(), &Driver::host_unregister);
+  }
+}
+
 }  // namespace lb::gpu

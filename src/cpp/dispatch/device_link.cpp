@@ -17,6 +17,8 @@ constexpr size_t kProvenBytes = size_t(1) << 20;  // largest known answer
 // Some drivers refuse peer access between some devices.
 std::string enable_peer(const gpu::Device& device, const gpu::Device& peer) {
   const gpu::Context& context = *device.context();
+  if (&context.driver() != &peer.context()->driver())
+    return cat(context.where(), " and ", peer.context()->where(), " have different drivers");
   int is_possible = 0;
   const auto& query = context.driver().peer_possible;
   if (query) context.call(query, &is_possible, device.info().index, peer.info().index);
@@ -30,7 +32,11 @@ std::string enable_peer(const gpu::Device& device, const gpu::Device& peer) {
 }
 
 DeviceLink::DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes)
-    : from_(&from), to_(&to), max_bytes_(max_bytes), why_(enable_peer(to.pack().device(), from.pack().device())) {
+    : from_(&from),
+      to_(&to),
+      max_bytes_(max_bytes),
+      has_two_drivers_(&from.pack().device().context()->driver() != &to.pack().device().context()->driver()),
+      why_(enable_peer(to.pack().device(), from.pack().device())) {
   if (why_.empty()) {
     use(Path::kPeer);
     if (answers()) return;
@@ -48,7 +54,11 @@ void DeviceLink::use(Path path) {
   const gpu::Device &sender = from_->pack().device(), &receiver = to_->pack().device();
   const auto kind = path == Path::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
   for (int i = 0; i < kBuffers; ++i)
-    slots_.push_back({gpu::Buffer(sender, max_bytes_, kind), gpu::Event(sender), gpu::Event(receiver)});
+    slots_.push_back({gpu::Buffer(sender, has_two_drivers_ ? 0 : max_bytes_, kind),
+                      has_two_drivers_
+                          ? std::make_unique<gpu::SharedPages>(std::initializer_list{&sender, &receiver}, max_bytes_)
+                          : nullptr,
+                      gpu::Event(sender), gpu::Event(receiver)});
 }
 
 // Sends known patterns, different in each round, and compares what arrives.
@@ -74,18 +84,21 @@ void DeviceLink::send(void* to, const void* x, size_t bytes) {
   const Slot& slot = slots_[n_sent_++ % kBuffers];
   const gpu::Queue &sender = from_->queue(), &receiver = to_->queue();
   auto* const source = static_cast<std::byte*>(const_cast<void*>(x));
-  sender.wait(slot.emptied);
+  const auto wait = [&](const gpu::Queue& queue, const gpu::Event& event) {
+    has_two_drivers_ ? event.synchronize() : queue.wait(event);
+  };
+  wait(sender, slot.emptied);
   if (path_ == Path::kPeer) {
-    sender.copy_on_device(slot.buffer.data(), source, bytes);
+    sender.copy_on_device(slot.data(), source, bytes);
   } else {
-    sender.copy_to_host(slot.buffer.data(), source, bytes);
+    sender.copy_to_host(slot.data(), source, bytes);
   }
   sender.record(slot.filled);
-  receiver.wait(slot.filled);
+  wait(receiver, slot.filled);
   if (path_ == Path::kPeer) {
-    receiver.copy_peer(to, to_->pack().device(), slot.buffer.data(), from_->pack().device(), bytes);
+    receiver.copy_peer(to, to_->pack().device(), slot.data(), from_->pack().device(), bytes);
   } else {
-    receiver.copy_to_device(to, slot.buffer.data(), bytes);
+    receiver.copy_to_device(to, slot.data(), bytes);
   }
   receiver.record(slot.emptied);
 }

@@ -1,9 +1,11 @@
-// DeviceLink: hands rows from a stream on one GPU to a stream on another GPU of the same vendor. The receiver copies
-// them directly from the sender's memory (peer access) where known answers prove that path, else through pinned host
-// memory. Two buffers: the sender may compute the next rows while the receiver still reads the previous ones.
+// DeviceLink: hands rows from a stream on one GPU to a stream on another. The receiver copies them directly from the
+// sender's memory (peer access) where known answers prove that path, else through pinned host memory. Two buffers: the
+// sender may compute the next rows while the receiver still reads the previous ones. Queues of different drivers cannot
+// wait for each other, so there the host waits for the sender's copy.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,8 @@ class DeviceLink {
   static size_t planned_bytes(size_t max_bytes) { return kBuffers * ((max_bytes + 255) / 256 * 256); }
 
   Path path() const { return path_; }
+  // Whether the devices belong to different drivers, as those of two vendors do.
+  bool has_two_drivers() const { return has_two_drivers_; }
   // "peer", or "host: device 0 has no peer access to device 1"
   std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
 
@@ -41,9 +45,12 @@ class DeviceLink {
  private:
   static constexpr int kBuffers = 2;
   struct Slot {
-    gpu::Buffer buffer;  // on the sender, or pinned host memory
-    gpu::Event filled;   // on the sender
-    gpu::Event emptied;  // on the receiver
+    gpu::Buffer buffer;                       // on the sender, or pinned host memory; empty with two drivers
+    std::unique_ptr<gpu::SharedPages> pages;  // with two drivers
+    gpu::Event filled;                        // on the sender
+    gpu::Event emptied;                       // on the receiver
+
+    std::byte* data() const { return pages ? pages->data() : buffer.data(); }
   };
 
   void use(Path path);
@@ -51,6 +58,7 @@ class DeviceLink {
 
   GpuStream *from_, *to_;
   size_t max_bytes_;
+  bool has_two_drivers_;
   Path path_ = Path::kPeer;
   std::string why_;  // the path is not kPeer
   std::vector<Slot> slots_;

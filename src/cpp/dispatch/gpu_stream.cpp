@@ -301,9 +301,9 @@ void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
   std::byte* partials = scratch_->data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
   const gpu::SkinnyLaunch skinny =
       gpu::skinny_launch(step, partials, reinterpret_cast<uint32_t*>(arrived_->data()), pack_->target());
+  const int n_copies = std::exchange(n_copies_, 0);  // also where a launch throws
   start_now(skinny.launch, skinny.params);
-  for (int i = 0; i < n_copies_; ++i) start_now(gpu::choose(copies_[i], pack_->target()), copies_[i]);
-  n_copies_ = 0;
+  for (int i = 0; i < n_copies; ++i) start_now(gpu::choose(copies_[i], pack_->target()), copies_[i]);
   chain_is_at_end_ ^= makes_x;
 }
 
@@ -325,6 +325,7 @@ bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   const Arrival arrival = *arrival_;
   GpuStream& sender = *arrival.sender;
   if (sender.chain_.is_empty() || op.x != arrival.to) return false;
+  if (arrival.link->has_two_drivers()) return false;  // another chip's rounded x may have another layout
   const Linear& first = readers.products[0];
   const int bits = gpu::skinny_x_bits(first);
   const RoundedRows x = x_buffer(readers, bits), sent_x = sender.next_x_buffer(readers);

@@ -62,6 +62,7 @@ class DeviceSizes {
   virtual ~DeviceSizes() = default;
 
   virtual std::string name() const = 0;         // "cpu", "cuda:0", "GeForce RTX 3090"
+  virtual std::string vendor() const = 0;       // "cpu", "nvidia", "amd", "sim"
   virtual size_t free_bytes() const = 0;        // now
   virtual size_t reserved_bytes() const = 0;    // part of free_bytes() that is left to the driver
   virtual std::string memory_name() const = 0;  // for messages: "memory", "memory of cuda:0"

@@ -47,6 +47,7 @@ class CpuSizes final : public DeviceSizes {
  public:
   explicit CpuSizes(size_t free_bytes) : free_bytes_(free_bytes) {}
   std::string name() const override { return "cpu"; }
+  std::string vendor() const override { return "cpu"; }
   size_t free_bytes() const override { return free_bytes_ > 0 ? free_bytes_ : free_host_memory(); }
   size_t reserved_bytes() const override { return 0; }
   std::string memory_name() const override { return "memory"; }

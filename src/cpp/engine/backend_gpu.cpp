@@ -125,6 +125,7 @@ class GpuSizes final : public DeviceSizes {
       : target_(std::move(target)), name_(std::move(name)), free_bytes_(std::move(free_bytes)), source_(source) {}
 
   std::string name() const override { return name_; }
+  std::string vendor() const override { return target_.vendor; }
   size_t free_bytes() const override { return free_bytes_(); }
   size_t reserved_bytes() const override { return source_ == MemorySource::kFree ? kReserveBytes : 0; }
   std::string memory_name() const override {

@@ -148,11 +148,13 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
       rank_models_(std::move(plan.ranks)),
+      drafter_(std::move(plan.drafter)),
       options_(std::move(options)),
       plan_(std::move(plan.plan)) {
   std::vector<DeviceTurn*> turns;
   for (size_t i = 0; i < plan.parts.size(); ++i) {
-    shards_.push_back(std::make_unique<Shard>(backends[i], stream_needs(models_on(int(i)), options_), plan.parts[i]));
+    const StreamNeeds needs = stream_needs(models_on(int(i)), options_, plan.parts[i]);
+    shards_.push_back(std::make_unique<Shard>(backends[i], needs, plan.parts[i]));
     turns.push_back(&shards_.back()->turn());
   }
   turn_ = std::make_unique<EngineTurn>(std::move(turns));
@@ -168,8 +170,9 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   link_shards();
   load(progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    const MemoryPlan& own = n_shards() > 1 ? plan_.parts[i] : plan_;
+  for (int i = 0; i < n_shards(); ++i) {
+    const int planned = has_draft_shard() ? 1 - i : i;  // plans begin with the model's device
+    const MemoryPlan& own = n_shards() > 1 ? plan_.parts[planned] : plan_;
     promises_.push_back(std::make_unique<Promise>(shards_[i]->device(), own.session_bytes(), options_.sessions));
   }
 }
@@ -180,6 +183,7 @@ void Engine::link_shards() {
   std::vector<GpuStream*> streams;
   for (const auto& shard : shards_)
     if (n_shards() > 1) streams.push_back(static_cast<GpuStream*>(&shard->stream()));
+  if (has_draft_shard()) links_.emplace_back(*streams[1], *streams[0], tap_bytes(models_, options_));
   if (is_split_by_layers())
     for (size_t i = 0; i + 1 < streams.size(); ++i)
       links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_));
@@ -193,10 +197,17 @@ void Engine::link_shards() {
 }
 
 void Engine::load(const LoadProgress& progress) {
-  for (int i = 0; i < n_shards(); ++i) shards_[i]->load(*models_on(i).target, options_.threads, progress);
+  for (int i = first_target_shard(); i < n_shards(); ++i)
+    shards_[i]->load(*models_on(i).target, options_.threads, progress);
+  if (has_draft_shard()) {  // the target's host copies are free again
+    for (Network* network :
+         {static_cast<Network*>(drafter_->target.get()), static_cast<Network*>(drafter_->draft.get())})
+      network->fill_copies(options_.threads, progress);
+    shards_[0]->load(*drafter_->target, options_.threads, progress);
+  }
   if (is_split_by_tensors()) models_.target->release_copies();
   if (models_.draft)
-    for (int i = 0; i < n_shards(); ++i) shards_[i]->load(*models_on(i).draft, options_.threads, progress);
+    for (int i = 0; i < n_drafting_shards(); ++i) shards_[i]->load(*models_on(i).draft, options_.threads, progress);
   plan_.experts.is_pinned = shard().experts_are_pinned();
 }
 
@@ -341,12 +352,12 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
     return check_intact();
   }
   const int rows = static_cast<int>(appends[0].tokens.size());
-  for (int i = 0; i < n_shards(); ++i) {
+  for (int i = first_target_shard(); i < n_shards(); ++i) {
     const PassBuffers& own = buffers_of(i, buffers);
     Append append = appends[i];
     append.outputs = draft_taps(i, own);
     std::function<void()> receive;
-    if (i > 0)
+    if (i > first_target_shard())
       receive = [&] {
         links_[i - 1].hand_over(own.workspace.x, buffers_of(i - 1, buffers).workspace.x,
                                 sizeof(float) * rows * model().info().hidden,
@@ -365,10 +376,21 @@ LayerOutputs Engine::draft_taps(int shard, const PassBuffers& buffers) const {
 }
 
 void Engine::send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const {
-  if (!models_.draft) return;
+  if (!models_.draft || shard >= n_drafting_shards()) return;
   const int rows = static_cast<int>(append.tokens.size());
   draft_on(shard).context({buffers.draft.taps, append.tokens.data(), append.positions.data(), rows, append.segments},
                           buffers.draft, options_.activations, *buffers.stream);
+}
+
+void Engine::forward_drafts(const PassBuffers& buffers, const Append& append) const {
+  if (!has_draft_shard()) return;
+  const PassBuffers &own = buffers_of(0, buffers), &target = buffers_of(1, buffers);
+  hand_over_taps(own.draft.taps, target.draft.taps, static_cast<int>(append.tokens.size()));
+  send_draft_rows(0, own, append);
+}
+
+void Engine::hand_over_taps(float* to, const float* from, int rows) const {
+  links_[0].send(to, from, sizeof(float) * rows * models_.draft->tap_width());
 }
 
 void Engine::forward_rank(int rank, const PassBuffers& buffers, const Append& append) const {
@@ -398,19 +420,23 @@ int Engine::max_pass_rows() const {
   return decodes_by_row() && is_mixture ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
 }
 
-MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices) {
+MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices,
+                        const DeviceSizes* draft_device) {
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   const auto tower = open_tower(options, *opened.models.target, *devices[0]);
-  return make_split_plan(opened, devices, options, tower.get()).plan;
+  return make_split_plan(opened, devices, draft_device, options, tower.get()).plan;
 }
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
-                                     std::vector<std::unique_ptr<Backend>> given, const LoadProgress& progress) {
+                                     std::vector<std::unique_ptr<Backend>> given,
+                                     std::unique_ptr<Backend> draft_backend, const LoadProgress& progress) {
   Backends backends;
   std::vector<const DeviceSizes*> devices;
   std::vector<std::mutex*> opening;
+  const DeviceSizes* const draft_device = draft_backend ? &draft_backend->sizes() : nullptr;
+  if (draft_backend) opening.push_back(&draft_backend->device().opening());
   for (std::unique_ptr<Backend>& one : given) {
     LB_ASSERT(one->lent() == nullptr && (given.size() == 1 || !one->sizes().maps_weights()));
     backends.push_back(std::move(one));
@@ -426,11 +452,14 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
   auto tower = open_tower(options, *opened.models.target, *devices[0]);
-  SplitPlan plan = make_split_plan(opened, devices, options, tower.get());
+  SplitPlan plan = make_split_plan(opened, devices, draft_device, options, tower.get());
+  const std::shared_ptr<const Backend> tower_backend = backends[0];
+  if (plan.drafter) backends.insert(backends.begin(), std::move(draft_backend));
   opened.models.target->set_context(options.context);
   for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
-  if (opened.models.draft && plan.ranks.empty()) opened.models.draft->fill_copies(options.threads, progress);
+  const bool drafts_beside = opened.models.draft && plan.ranks.empty() && !plan.drafter;
+  if (drafts_beside) opened.models.draft->fill_copies(options.threads, progress);
   for (const Models& rank : plan.ranks)
     if (rank.draft) rank.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
@@ -438,7 +467,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
                                std::move(options), std::move(plan), progress));
   engine->tower_ = std::move(tower);
   if (engine->tower_ && !devices[0]->maps_weights())
-    engine->device_tower_ = std::make_unique<DeviceTower>(backends[0], *engine->tower_, engine->options_);
+    engine->device_tower_ = std::make_unique<DeviceTower>(tower_backend, *engine->tower_, engine->options_);
   for (const auto& shard : engine->shards()) shard->stream().wait();
   engine->check_intact();
   return engine;

@@ -34,15 +34,17 @@ class Engine {
   static constexpr int kExpectedTokens = 1 << 14;  // capacity for a text that a request expects
 
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
-  // throws before reserving anything. backends: the CPU, or GPUs of one vendor, of which the plan may use the first
-  // alone (make_split_plan).
+  // throws before reserving anything. backends: the CPU, or GPUs, of which the plan may use the first
+  // alone (make_split_plan). draft_backend: another GPU, for the draft model; null: it is where the model is.
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
                                       std::vector<std::unique_ptr<Backend>> backends,
+                                      std::unique_ptr<Backend> draft_backend = nullptr,
                                       const LoadProgress& progress = {});
   ~Engine();
   // The plan that open() would make for devices with these sizes. Reads the files' metadata and small weights, and
   // reserves nothing. Resolves default options.
-  static MemoryPlan plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices);
+  static MemoryPlan plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices,
+                         const DeviceSizes* draft_device = nullptr);
 
   const Model& model() const { return *models_.target; }
   const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none. To run it: draft_on()
@@ -96,19 +98,24 @@ class Engine {
   bool decodes_by_row() const { return options_.batch_invariant && !backend().sizes().rows_are_invariant(); }
   // Most rows of a pass: with batch_invariant, fewer for a mixture, whose larger appends sum in another order.
   int max_pass_rows() const;
-  // In the order of their layers, or of their ranks.
+  // In the order of their layers, or of their ranks. A draft model on a device of its own is on the first shard.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   int n_shards() const { return static_cast<int>(shards_.size()); }
+  // Whether the first shard has the draft model alone, and the second the whole target.
+  bool has_draft_shard() const { return drafter_.has_value(); }
+  // The shards [0, n_drafting_shards()) have a draft model, if the engine has one.
+  int n_drafting_shards() const { return has_draft_shard() ? 1 : n_shards(); }
+  int first_target_shard() const { return has_draft_shard() ? 1 : 0; }
   // Whether each shard has some of the layers.
-  bool is_split_by_layers() const { return shards_.size() > 1 && rank_models_.empty(); }
+  bool is_split_by_layers() const { return shards_.size() > 1 && rank_models_.empty() && !has_draft_shard(); }
   // Whether each shard, a rank, has a part of every layer. All ranks run the same ops.
   bool is_split_by_tensors() const { return !rank_models_.empty(); }
   // The model whose weights are on this shard: a rank's slice, or the model.
   const Model& model_on(int shard) const { return *models_on(shard).target; }
-  // The draft model whose weights are on this shard. The engine has one.
+  // The draft model of this shard, whose weights are there if the shard drafts. The engine has one.
   const DraftModel& draft_on(int shard) const { return *models_on(shard).draft; }
   // The first shard that computes logits; so do all later ones.
-  int first_head_shard() const { return is_split_by_layers() ? n_shards() - 1 : 0; }
+  int first_head_shard() const { return is_split_by_layers() ? n_shards() - 1 : first_target_shard(); }
   // Failures of ranks so far. Whatever a session computed before the last one may be wrong.
   int n_rank_failures() const;
   // The last shard, which computes the logits; of ranks, the one whose logits the host reads.
@@ -122,19 +129,24 @@ class Engine {
     return &buffers == &this->buffers() ? shards_[shard]->steps() : shards_[shard]->prompts();
   }
   std::vector<SequenceState::Part> state_parts() const;
-  // "peer", or "host: ..." with the reason: how rows get from each shard to the next; or, of ranks, how all exchange
-  // values.
+  // "peer", or "host: ..." with the reason: how rows get from each shard to the next, or to the draft model's; or, of
+  // ranks, how all exchange values.
   std::vector<std::string> links() const;
   // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
   }
   // Runs the target's forward pass over an append, then computes the draft model's rows of that append, on every rank.
+  // A draft model on a device of its own follows in forward_drafts(), which no recording has.
   // appends: the append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory
   // there. While one device computes a chunk of a prompt, the previous device may compute the next chunk.
   void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
   // forward() on one rank, as part of a recording.
   void forward_rank(int rank, const PassBuffers& buffers, const Append& append) const;
+  // Call after forward() and with its append on the first shard: computes the draft model's rows if that shard has it.
+  void forward_drafts(const PassBuffers& buffers, const Append& append) const;
+  // Copies tapped rows from the target's shard to the draft model's.
+  void hand_over_taps(float* to, const float* from, int rows) const;
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the memory of a shard that computes
   // logits. logits: null: its pass buffers'.
   void head_on(int shard, const PassBuffers& buffers, int row, int rows, float* logits) const;
@@ -154,19 +166,23 @@ class Engine {
   void send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const;
   // Where the target's pass leaves the rows that the draft model on the shard reads; nowhere without one.
   LayerOutputs draft_taps(int shard, const PassBuffers& buffers) const;
-  const Models& models_on(int shard) const { return rank_models_.empty() ? models_ : rank_models_[shard]; }
+  const Models& models_on(int shard) const {
+    if (has_draft_shard() && shard == 0) return *drafter_;
+    return rank_models_.empty() ? models_ : rank_models_[shard];
+  }
 
   ModelFile file_;
   std::optional<ModelFile> draft_file_;
   Models models_;
   std::vector<Models> rank_models_;  // of each shard, if the model is split by tensors
+  std::optional<Models> drafter_;    // of the first shard, if it has the draft model alone
   EngineOptions options_;
   MemoryPlan plan_;
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<EngineTurn> turn_;
-  mutable std::vector<DeviceLink> links_;               // from each shard to the next
+  mutable std::vector<DeviceLink> links_;               // from each shard to the next, or to the draft model's
   std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors
   std::vector<std::unique_ptr<Memory>> gather_memory_;  // each rank's share of the logits
   std::vector<std::unique_ptr<Promise>> promises_;

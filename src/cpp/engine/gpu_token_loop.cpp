@@ -184,18 +184,18 @@ bool allows_graph(const Error& error, const EngineOptions& options) {
 
 // Compiles a decode step of a new sequence. Throws kUnsupported if the target has no kernel for it.
 gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
-                        const StepTaps& taps, const Buffers& b, Ring* ring, const gpu::Target& target) {
+                        const StepTaps& taps, const Buffers& b, Ring* ring, const gpu::Target& target, int shard = 0) {
   gpu::Schedule schedule(target);
   state.begin_plan();
   try {
-    run_step(model, workspace, taps, b, activations, state, schedule);
+    run_step(model, workspace, taps, b, activations, state, schedule, shard);
   } catch (...) {
     state.abort_append();
     throw;
   }
   state.abort_append();  // nothing was computed
   const gpu::SampleLaunches sample = gpu::choose(sample_op(b, model.info().vocab, state.capacity()), b.scratch, target);
-  return schedule.compile(sample.params, next_token_op(b, ring, state.numbers()),
+  return schedule.compile(sample.params, next_token_op(b, ring, state.numbers(shard)),
                           {&ring->allowed, &ring->ended, &b.start->keep_going});
 }
 
@@ -211,9 +211,11 @@ class GpuTokenLoop final : public TokenLoop {
         stream_(static_cast<GpuStream&>(state.stream_of(shard))),
         memory_(stream_.reserve(gpu_token_loop_bytes(model_, engine.options(), state.capacity()))),
         buffers_(on(*memory_)),
+        logits_(engine.n_shards()),
         ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
         ring_(new (ring_memory_.data()) Ring{}),
         fetched_(stream_.pack().device(), sizeof(Draft), gpu::Buffer::Kind::kPinned) {
+    logits_[shard] = buffers_.logits;
     try {
       if (wants_mega(model_, engine.options(), target())) make_mega();
     } catch (const Error& error) {
@@ -229,7 +231,7 @@ class GpuTokenLoop final : public TokenLoop {
     ++started_;
   }
 
-  std::span<float* const> logits() const override { return {&buffers_.logits, 1}; }
+  std::span<float* const> logits() const override { return logits_; }
 
   void sample_row(const Sampler& sampler, const LogitsRow& logits, bool is_bound) override {
     const RowChoice choice{this, &sampler, logits, is_bound};
@@ -447,7 +449,7 @@ class GpuTokenLoop final : public TokenLoop {
     max_mega_tokens_ = max_mega_tokens(model_, state_, engine_.options(), target());
     const size_t max_tokens = std::clamp(kLaunchBytes / model_.bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(
-        plan_mega(model_, engine_.options().activations, state_, workspace_, taps_, buffers_, ring_, target()),
+        plan_mega(model_, engine_.options().activations, state_, workspace_, taps_, buffers_, ring_, target(), shard_),
         &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
   }
 
@@ -501,6 +503,7 @@ class GpuTokenLoop final : public TokenLoop {
   GpuStream& stream_;
   std::unique_ptr<Memory> memory_;
   Buffers buffers_;
+  std::vector<float*> logits_;  // [shards] of buffers_; null on others
   gpu::Buffer ring_memory_;
   Ring* ring_;
   gpu::Buffer fetched_;  // a Draft in pinned memory
@@ -522,7 +525,7 @@ class RankLoops final : public TokenLoop {
       : engine_(engine), n_failures_(engine.n_rank_failures()) {
     for (int i = 0; i < engine.n_shards(); ++i) {
       loops_.push_back(std::make_unique<GpuTokenLoop>(engine, state, i, rings));
-      logits_.push_back(loops_[i]->logits().front());
+      logits_.push_back(loops_[i]->logits()[i]);
     }
   }
 
@@ -653,7 +656,7 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
 
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, std::span<const StepRing> rings) {
   if (engine.is_split_by_tensors()) return std::make_unique<RankLoops>(engine, state, rings);
-  return std::make_unique<GpuTokenLoop>(engine, state, 0, rings);
+  return std::make_unique<GpuTokenLoop>(engine, state, engine.first_target_shard(), rings);
 }
 
 }  // namespace lb

@@ -76,6 +76,7 @@ int Pass::run(const Interrupted& interrupted) {
     } else {
       buffers_.recorded_passes.send(shape(), *buffers_.stream, [&] { send(interrupted); });
     }
+    if (engine_.has_draft_shard()) engine_.forward_drafts(buffers_, appends(interrupted)[0]);
   } catch (...) {
     for (const SegmentRequest& request : requests_) request.session->timeline_.abort();
     throw;

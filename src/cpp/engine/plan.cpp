@@ -39,12 +39,14 @@ struct EngineSizes {
     return {models.layer_shapes(), state_options(options), models.target->info().n_layers, kv_pages(), part.layers};
   }
   size_t trees() const {
-    return part.is_last() ? TreeMemory::planned_bytes(*models.target, models.draft.get(), options) : 0;
+    return part.is_last() ? TreeMemory::planned_bytes(part.has_target ? models.target.get() : nullptr,
+                                                      part.has_draft ? models.draft.get() : nullptr, options)
+                          : 0;
   }
   size_t step_rows() const { return step_row_bytes(models.draft.get(), device, *models.target, options); }
   // The host samples the tokens of a model on several devices.
-  size_t loop() const { return part.n == 1 ? device.loop_bytes(*models.target, options) : 0; }
-  size_t scratch() const { return device.scratch_bytes(stream_needs(models, options)); }
+  size_t loop() const { return part.n == 1 && part.has_target ? device.loop_bytes(*models.target, options) : 0; }
+  size_t scratch() const { return device.scratch_bytes(stream_needs(models, options, part)); }
 
   // Excluding the KV cache.
   size_t session() const {
@@ -54,6 +56,7 @@ struct EngineSizes {
   size_t pass_buffers() const { return Shard::pass_buffers_bytes(models, options, part); }
   size_t hand_over() const {
     if (models.target->is_slice()) return exchange_bytes(models, options);
+    if (!part.has_draft) return DeviceLink::planned_bytes(tap_bytes(models, options));
     return part.is_last() ? 0 : DeviceLink::planned_bytes(row_bytes(models, options));
   }
   // Buffers that all sessions share.
@@ -87,7 +90,8 @@ std::string activations_detail(const EngineOptions& options) {
 
 std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& weights, size_t step_bytes) {
   const auto& [models, device, options, part] = engine;
-  const size_t logits = part.is_last() ? sizeof(float) * PassBuffers::kLogitRows * models.target->info().vocab : 0;
+  const size_t logits =
+      part.is_last() && part.has_target ? sizeof(float) * PassBuffers::kLogitRows * models.target->info().vocab : 0;
   std::vector<PlanEntry> entries = weights.device_entries();
   const auto add = [&](std::vector<PlanEntry> more) { std::ranges::move(more, std::back_inserter(entries)); };
   add(engine.state().entries(options.kv, options.kv_tokens));
@@ -95,11 +99,12 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
       {"activations", engine.pass_buffers() - logits, activations_detail(options)},
       {"hand-over", engine.hand_over(),
        models.target->is_slice() ? "values on their way from the other devices"
-                                 : "rows on their way to the next device"},
+       : part.has_draft          ? "rows on their way to the next device"
+                                 : "rows on their way to the draft model"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
-      {"kernel scratch", engine.scratch(), device.scratch_detail(stream_needs(models, options))},
+      {"kernel scratch", engine.scratch(), device.scratch_detail(stream_needs(models, options, part))},
       {"sampler", engine.loop(), "logits, penalties and history", true},
       {"decode step", step_bytes, "tasks, weight offsets and mailboxes of the megakernel", true},
   });
@@ -127,8 +132,8 @@ StateOptions state_options(const ModelOptions& options) {
   return {options.context, options.kv.k, options.kv.v, options.prefill_chunk};
 }
 
-StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
-  return {.networks = models.networks(),
+StreamNeeds stream_needs(const Models& models, const EngineOptions& options, const NetworkPart& part) {
+  return {.networks = part.has_draft ? models.networks() : Networks{models.target.get()},
           .rows = options.prefill_chunk,
           .context = options.context,
           .n_threads = options.threads,
@@ -142,6 +147,10 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
 size_t row_bytes(const Models& models, const EngineOptions& options) {
   return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) *
          models.target->info().hidden;
+}
+
+size_t tap_bytes(const Models& models, const EngineOptions& options) {
+  return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) * models.draft->tap_width();
 }
 
 long exchange_values(const Models& models, const EngineOptions& options) {
@@ -164,7 +173,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   size_t image_bytes = 0;
   for (const PlanEntry& entry : images) image_bytes += entry.bytes;
   const WeightSizes weights(models, sizes, file_bytes + (tower == nullptr ? 0 : tower->own_file_bytes()), part);
-  const size_t step_bytes = part.n == 1 ? sizes.step_bytes(models, options) : 0;
+  const size_t step_bytes = part.n == 1 && part.has_target ? sizes.step_bytes(models, options) : 0;
   const EngineSizes asked{models, sizes, options, part};
   const int max_context = models.target->info().max_context;
   auto [plan, budget] =

@@ -19,6 +19,9 @@ std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& size
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);
 
+// The longest tapped rows that the target's device hands to a draft model on another device.
+size_t tap_bytes(const Models& models, const EngineOptions& options);
+
 // A model that is split by tensors: the most values of one exchange between the ranks, and the bytes that each device
 // needs for exchanges. models: a rank's.
 long exchange_values(const Models& models, const EngineOptions& options);
@@ -28,7 +31,7 @@ size_t exchange_bytes(const Models& models, const EngineOptions& options);
 StateOptions state_options(const ModelOptions& options);
 
 // Upper bounds on an engine's ops, which size its stream.
-StreamNeeds stream_needs(const Models& models, const EngineOptions& options);
+StreamNeeds stream_needs(const Models& models, const EngineOptions& options, const NetworkPart& part = {});
 
 // Bytes of a session's StepRows; 0 without a draft model that reads them, or if the CPU decodes.
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,

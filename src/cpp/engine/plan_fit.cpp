@@ -114,7 +114,7 @@ void check_smallest(const ContextDemand& demand, const Budget& budget, const KvT
   const Models& models = demand.models;
   const size_t smallest = demand.needed_bytes(std::min(kPageTokens, models.target->info().max_context), kv);
   fail(ErrorCode::kMemory, "the weights take ", mib(demand.weights.total()),
-       models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of which are the draft model's,") : "",
+       demand.weights.draft > 0 ? cat(", ", mib(demand.weights.draft), " of which are the draft model's,") : "",
        " and the smallest session ", mib(smallest), "; ", budget.text(demand, smallest),
        ". Use a smaller model or quantisation", models.draft ? ", draft without a draft model" : "", ", or free memory",
        smaller);
@@ -167,7 +167,7 @@ ExpertPlan experts_of(const Models& models) {
 
 WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const NetworkPart& part)
     : target(sizes.weight_bytes(*models.target, part)),
-      draft(models.draft ? sizes.weight_bytes(*models.draft, {}) : 0),
+      draft(models.draft && part.has_draft ? sizes.weight_bytes(*models.draft, {}) : 0),
       copied(models.target->copied_bytes() + (models.draft ? models.draft->copied_bytes() : 0)),
       mapped(sizes.maps_weights() ? file_bytes : 0),
       is_copied_to_device(!sizes.maps_weights()),
@@ -177,9 +177,10 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
-  const std::string layers = is_slice      ? "a part of every layer: "
-                             : part.n == 1 ? ""
-                                           : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
+  const std::string layers = is_slice           ? "a part of every layer: "
+                             : !part.has_target ? "embedding and head, which drafts need: "
+                             : part.n == 1      ? ""
+                                                : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
   const size_t slots = experts.host_bytes > 0 ? experts.slots * experts.slot_bytes : 0;
   return {{"weights", target - slots, layers + "codes and scales, in the layout of the kernels"},
           {"experts", slots, cat(experts.slots, " of the ", experts.n, " experts of each layer")},

@@ -64,7 +64,7 @@ class LayerDivision {
       if (no_layers.is_first())
         for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
       if (no_layers.is_last()) {
-        fixed += options.sessions * TreeMemory::planned_bytes(*models.target, nullptr, options);
+        fixed += options.sessions * TreeMemory::planned_bytes(models.target.get(), nullptr, options);
       } else {
         fixed += DeviceLink::planned_bytes(row_bytes(models, options));
       }
@@ -200,6 +200,9 @@ SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions
            ". Use decode_path = auto or graph");
   LB_CHECK(!options.batch_invariant, kUnsupported, "batch_invariant is not supported with split = tensor (", names,
            "). Use split = layer, or no batch_invariant");
+  for (const DeviceSizes* device : devices)
+    LB_CHECK(device->vendor() == devices[0]->vendor(), kUnsupported, "split = tensor: ", names,
+             " are GPUs of two vendors, which cannot exchange values inside a step. Use split = layer");
   options.decode_path = DecodePath::kGraph;
   SplitPlan split;
   split.parts.resize(n);
@@ -218,15 +221,46 @@ SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions
   return split;
 }
 
+SplitPlan split_drafts(const OpenModels& opened, Devices devices, const DeviceSizes& draft_device,
+                       EngineOptions& options, VisionTower* tower) {
+  const Models& models = opened.models;
+  const std::string wanted = cat("draft_device = ", draft_device.name());
+  LB_CHECK(models.draft != nullptr, kInvalid, wanted, " is for a draft model, and there is none. Use draft = mtp or ",
+           "a drafter, or no draft_device");
+  LB_CHECK(devices.size() == 1 && !devices[0]->maps_weights() && !draft_device.maps_weights(), kUnsupported, wanted,
+           ": a draft model on a device of its own needs the whole model on one other GPU, and the model is on ",
+           names_of(devices), ". Name one GPU for each");
+  LB_CHECK(!asks_for_slots(options), kUnsupported, wanted, ": expert_slots and expert_memory need the draft model on ",
+           devices[0]->name(), " too. Use no draft_device");
+  if (options.activations == Activations::kFp4) draft_device.check_fp4({models.target.get()});
+  SplitPlan split;
+  split.drafter.emplace(Models{make_model(opened.file), nullptr});
+  split.drafter->draft = opened.make_draft(*split.drafter->target);
+  for (Network* network :
+       {static_cast<Network*>(split.drafter->target.get()), static_cast<Network*>(split.drafter->draft.get())})
+    network->use_device_types();
+  const int n_target = models.target->info().n_layers, n_layers = static_cast<int>(models.layer_shapes().size());
+  const NetworkPart target{.layers = {0, n_target}, .has_draft = false};
+  const NetworkPart drafter{.layers = {n_target, n_layers}, .has_target = false};
+  split.parts = {drafter, target};
+  const Models* const both[] = {&models, &*split.drafter};
+  const NetworkPart parts[] = {target, drafter};
+  const DeviceSizes* const all[] = {devices[0], &draft_device};
+  split.plan = settle(both, parts, all, opened.file_bytes(), options, tower);
+  return split;
+}
+
 }  // namespace
 
-SplitPlan make_split_plan(const OpenModels& opened, Devices devices, EngineOptions& options, VisionTower* tower) {
+SplitPlan make_split_plan(const OpenModels& opened, Devices devices, const DeviceSizes* draft_device,
+                          EngineOptions& options, VisionTower* tower) {
   const Models& models = opened.models;
   const size_t file_bytes = opened.file_bytes();
   const std::vector<int>& shares = options.split.shares;
   LB_CHECK(shares.empty() || shares.size() == devices.size(), kInvalid, "split = ", to_string(options.split), " has ",
            shares.size(), " shares for ", devices.size(), devices.size() == 1 ? " device" : " devices", " (",
            names_of(devices), "). Give one share for each device");
+  if (draft_device != nullptr) return split_drafts(opened, devices, *draft_device, options, tower);
   if (devices.size() == 1) return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower)};
   LB_CHECK(!asks_for_slots(options), kUnsupported,
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));

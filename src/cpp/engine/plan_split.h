@@ -1,6 +1,8 @@
-// The plan of a model on several devices: contiguous layers on each, chosen by free memory, or a part of every layer.
+// The plan of a model on several devices: contiguous layers on each, chosen by free memory, or a part of every layer;
+// or the model on one device and its draft model on another.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,17 +12,20 @@
 namespace lb {
 
 struct SplitPlan {
-  std::vector<NetworkPart> parts;  // one per device that is used
+  std::vector<NetworkPart> parts;  // one per device that is used, in the order of the shards
   MemoryPlan plan;
   std::vector<Models> ranks{};  // split by tensors: the model of each device, which has all layers; else empty
+  // The draft model on a device of its own, with a target of which the device has embedding, final norm and head. It
+  // has the first part, and the last of the plan's.
+  std::optional<Models> drafter{};
 };
 
 // options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: on the first device;
 // null without images. Throws like make_plan(). options.split = tensor: a slice of the model and a whole draft model on
-// every device, which decodes with graphs.
-SplitPlan make_split_plan(const OpenModels& opened, std::span<const DeviceSizes* const> devices, EngineOptions& options,
-                          VisionTower* tower);
+// every device, which decodes with graphs. draft_device: for the draft model; null: where the model is.
+SplitPlan make_split_plan(const OpenModels& opened, std::span<const DeviceSizes* const> devices,
+                          const DeviceSizes* draft_device, EngineOptions& options, VisionTower* tower);
 
 }  // namespace lb

@@ -34,8 +34,8 @@ void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   for (int i = 0; i < n; ++i) logprobs[i] = -float(i % k);
   const std::lock_guard lock(session_.timeline_.turn());
   SequenceState& state = session_.timeline_.state();
-  for (size_t i = 0; i < speculator.memory_.size(); ++i)
-    state.stream_of(int(i)).upload(speculator.memory_[i].replay_logprobs, logprobs.data(), n * sizeof(float));
+  for (int i = 0; i < session_.engine().n_drafting_shards(); ++i)
+    state.stream_of(i).upload(speculator.memory_[i].replay_logprobs, logprobs.data(), n * sizeof(float));
 }
 
 void SessionProbe::measure_append(std::span<const int32_t> ids, int n_logits,

@@ -22,12 +22,16 @@ Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
     : timeline_(timeline), loop_(loop), parts_(timeline.stream()) {
   const Engine& engine = timeline_.engine();
   memory_.resize(engine.n_shards());
-  const size_t bytes = TreeMemory::planned_bytes(engine.model(), engine.draft_model(), engine.options());
-  if (bytes == 0) return;
+  if (engine.options().tree_rows() == 0) return;
   const std::lock_guard lock(timeline_.turn());
-  for (int i = engine.first_head_shard(); i < engine.n_shards(); ++i) {
+  for (int i = 0; i < engine.n_shards(); ++i) {
+    const NetworkPart& part = engine.shards()[i]->part();
+    if (!part.is_last()) continue;
+    const Model* target = part.has_target ? &engine.model() : nullptr;
+    const DraftModel* draft = part.has_draft ? engine.draft_model() : nullptr;
+    const size_t bytes = TreeMemory::planned_bytes(target, draft, engine.options());
     Carver carver(*reserved_.emplace_back(timeline_.state().stream_of(i).reserve(bytes)));
-    memory_[i] = TreeMemory(carver, engine.model(), engine.draft_model(), engine.options());
+    memory_[i] = TreeMemory(carver, target, draft, engine.options());
   }
   for (const TreeMemory& memory : memory_) logits_.push_back(memory.logits);
   if (!engine.is_split_by_layers())
@@ -131,7 +135,8 @@ bool Speculator::choose_tree(int32_t root, int max_rows, const Proposal& options
   const StepKind kind = planner_->choose(from_text, max_rows, options.others);
   draft.rows = 0;
   if (kind == StepKind::kText) draft = planner_->tree();
-  if (kind == StepKind::kModel) draft = model_tree(root, max_rows, options.has_draft, options.may_grow);
+  const bool may_grow = options.may_grow && !timeline_.engine().has_draft_shard();
+  if (kind == StepKind::kModel) draft = model_tree(root, max_rows, options.has_draft, may_grow);
   if (kind != StepKind::kModel && options.has_draft) planner_->drop_draft();
   if (draft.rows > 1) return true;
   planner_->add_accepted({});
@@ -212,9 +217,9 @@ void Speculator::fill(int shard, const Timeline::RowInputs& to) {
 }
 
 void Speculator::upload() const {
-  for (size_t i = 0; i < memory_.size(); ++i)
+  for (int i = timeline_.engine().first_head_shard(); i < std::ssize(memory_); ++i)
     if (memory_[i].tree != nullptr)
-      timeline_.state().stream_of(int(i)).upload(memory_[i].tree, &walk().draft(), sizeof(Draft));
+      timeline_.state().stream_of(i).upload(memory_[i].tree, &walk().draft(), sizeof(Draft));
 }
 
 void Speculator::begin_replayed() { tree_.walk.set_replay_depth(next_length_ ? next_length_() : -1); }

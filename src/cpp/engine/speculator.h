@@ -147,7 +147,8 @@ class Speculator {
   Timeline& timeline_;
   TokenLoop* loop_;
   std::vector<std::unique_ptr<Memory>> reserved_;  // backs memory_; empty if the engine does not draft
-  std::vector<TreeMemory> memory_;                 // [shards]; empty memory on shards that compute no logits
+  std::vector<TreeMemory> memory_;                 // [shards]; empty memory on shards that neither compute logits nor
+                                                   // draft
   std::vector<float*> logits_;                     // of memory_; empty if the engine does not draft
   // Addresses in memory_: a tree's inputs are in session-owned memory so that a GPU can grow the tree in place. Empty
   // where the layers are on several devices, where no tree grows.

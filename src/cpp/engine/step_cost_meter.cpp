@@ -140,7 +140,8 @@ double StepCostMeter::draft_ms(int depth) {
   return time(kCostRuns, [&] {
     if (!model.start({{}, 0, 0, depth + 1, depth})) return;
     const std::lock_guard lock(session_.timeline_.turn());
-    for (int i = 0; i < session_.engine().n_shards(); ++i) model.grow(i, session_.speculator_.max_tree_rows(), 1);
+    for (int i = 0; i < session_.engine().n_drafting_shards(); ++i)
+      model.grow(i, session_.speculator_.max_tree_rows(), 1);
   });
 }
 

@@ -29,7 +29,8 @@ bool StepRows::is_full() const {
 void StepRows::begin_step() {
   const int slot = state_.n_tokens();
   first_missing_ = std::min(first_missing_, slot);
-  for (int i = 0; i < engine_.n_shards() && newest_ < 0; ++i)
+  if (engine_.has_draft_shard() && newest_ < 0) state_.send_numbers(0);  // a step's are on the target's shard alone
+  for (int i = 0; i < engine_.n_drafting_shards() && newest_ < 0; ++i)
     engine_.draft_on(i).begin_steps(rings_[i], slot, state_, state_.stream_of(i));
   newest_ = slot;
 }
@@ -42,7 +43,11 @@ void StepRows::compute(std::span<const int32_t> tokens) {
 
 void StepRows::compute(int first, int rows, std::span<const int32_t> tokens) {
   LB_ASSERT(first / kPageTokens == (first + rows - 1) / kPageTokens && first + rows <= int(tokens.size()));
-  for (int i = 0; i < engine_.n_shards(); ++i) compute_on(i, first, rows, tokens);
+  if (engine_.has_draft_shard()) {
+    const size_t at = size_t(first % StepRing::kRows) * engine_.draft_model()->tap_width();
+    engine_.hand_over_taps(rings_[0].rows + at, rings_[1].rows + at, rows);
+  }
+  for (int i = 0; i < engine_.n_drafting_shards(); ++i) compute_on(i, first, rows, tokens);
 }
 
 void StepRows::compute_on(int shard, int first, int rows, std::span<const int32_t> tokens) {
@@ -71,7 +76,7 @@ void StepRows::compute_on(int shard, int first, int rows, std::span<const int32_
 void StepRows::settle(std::span<const int32_t> tokens) {
   if (newest_ < 0) return;
   compute(tokens);
-  for (int i = 0; i < engine_.n_shards(); ++i)
+  for (int i = 0; i < engine_.n_drafting_shards(); ++i)
     engine_.draft_on(i).end_steps(rings_[i], newest_, state_, state_.stream_of(i));
   reset();
 }

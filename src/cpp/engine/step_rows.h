@@ -22,7 +22,9 @@ class StepRows {
   // The engine has a draft model.
   StepRows(const Engine& engine, SequenceState& state);
 
-  std::span<const StepRing> rings() const { return rings_; }  // [shards]
+  std::span<const StepRing> rings() const {
+    return rings_;
+  }  // [shards] also of a target whose draft model is elsewhere
   // Whether compute() is due before the next step, which would begin another page.
   bool is_full() const;
   // Call after a plain step has begun its append, before it is sent.

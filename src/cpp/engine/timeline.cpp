@@ -72,6 +72,7 @@ Timeline::Timeline(std::shared_ptr<const Engine> engine)
 void Timeline::wait() const {
   std::unique_lock lock(turn(), std::defer_lock);
   if (engine_->is_split_by_tensors()) lock.lock();  // Stream::wait() may start the ranks again
+  if (engine_->has_draft_shard()) state_.stream_of(0).wait();
   stream().wait();
 }
 
@@ -159,7 +160,7 @@ void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interr
                    .positions = {in.positions, 3 * n},
                    .segments = {&segments_[i], 1},
                    .given = rows.given,
-                   .sparse = rows.is_sparse ? &*own.sparse : nullptr,
+                   .sparse = rows.is_sparse && own.sparse ? &*own.sparse : nullptr,
                    .interrupted = interrupted ? &interrupted : nullptr};
   }
   const auto send = [&] { engine_->forward(buffers, appends_, rows.taps); };
@@ -177,6 +178,7 @@ void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interr
     } else {
       recorded_.send(shape, *buffers.stream, send);
     }
+    engine_->forward_drafts(buffers, appends_[0]);
   } catch (...) {
     abort();
     throw;

@@ -2,10 +2,10 @@
 
 namespace lb {
 
-TreeMemory::TreeMemory(Carver& carver, const Model& target, const DraftModel* draft, const EngineOptions& options) {
+TreeMemory::TreeMemory(Carver& carver, const Model* target, const DraftModel* draft, const EngineOptions& options) {
   const size_t rows = options.tree_rows();
   if (rows == 0) return;
-  logits = carver.take<float>(rows * target.info().vocab);
+  if (target != nullptr) logits = carver.take<float>(rows * target->info().vocab);
   tree = carver.take<Draft>(1);
   positions = carver.take<int32_t>(3 * size_t{kMaxTree});
   if (draft == nullptr) return;
@@ -18,7 +18,7 @@ TreeMemory::TreeMemory(Carver& carver, const Model& target, const DraftModel* dr
   root.positions = carver.take<int32_t>(3 * (draft->max_depth() + size_t{1}));
 }
 
-size_t TreeMemory::planned_bytes(const Model& target, const DraftModel* draft, const EngineOptions& options) {
+size_t TreeMemory::planned_bytes(const Model* target, const DraftModel* draft, const EngineOptions& options) {
   Carver counter;
   TreeMemory(counter, target, draft, options);
   return counter.used();

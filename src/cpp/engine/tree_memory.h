@@ -9,7 +9,7 @@
 namespace lb {
 
 struct TreeMemory {
-  float* logits = nullptr;       // [tree rows, vocab]; null: the engine does not draft
+  float* logits = nullptr;       // [tree rows, vocab]; null: the engine does not draft, or the shard has no target
   Draft* tree = nullptr;         // [1]
   int32_t* positions = nullptr;  // [3, rows] of the append of a tree, at most kMaxTree rows
   // The draft model's; null without one.
@@ -20,8 +20,9 @@ struct TreeMemory {
   DraftRoot root{};
 
   TreeMemory() = default;
-  TreeMemory(Carver& carver, const Model& target, const DraftModel* draft, const EngineOptions& options);
-  static size_t planned_bytes(const Model& target, const DraftModel* draft, const EngineOptions& options);
+  // target, draft: null on a shard without it.
+  TreeMemory(Carver& carver, const Model* target, const DraftModel* draft, const EngineOptions& options);
+  static size_t planned_bytes(const Model* target, const DraftModel* draft, const EngineOptions& options);
 };
 
 }  // namespace lb

@@ -171,6 +171,12 @@ inline const MoeBlock* find_experts(const FeedForward& ffn) {
   return std::get_if<MoeBlock>(&ffn);
 }
 
+// The dense network of a feed-forward network; null: it has none.
+inline const SwiGluMlp* find_mlp(const FeedForward& ffn) {
+  if (const auto* both = std::get_if<DenseAndExperts>(&ffn)) return &both->dense;
+  return std::get_if<SwiGluMlp>(&ffn);
+}
+
 // A layer's own input of every token: x + norm(proj(gelu(gate x) * input)), after the feed-forward network.
 struct TokenInput {
   Matrix gate, proj;            // [dim, hidden], [hidden, dim]

@@ -176,7 +176,7 @@ std::unique_ptr<Model> Model::slice(int rank, std::span<const int> shares) const
     std::visit([&](const auto& ffn) { mine.ffn = slicer.slice(ffn); }, layer.ffn);
     if (const auto* attention = std::get_if<AttentionBlock>(&mine.mixer))
       info.n_heads = attention->n_heads, info.n_kv_heads = attention->n_kv_heads;
-    if (const auto* mlp = std::get_if<SwiGluMlp>(&mine.ffn)) info.ffn = mlp->gate.n_out;
+    if (const SwiGluMlp* mlp = find_mlp(mine.ffn)) info.ffn = mlp->gate.n_out;
     if (const MoeBlock* moe = find_experts(mine.ffn)) info.experts = moe->sizes;
   }
   own.copies = slicer.take_copies();

@@ -33,7 +33,9 @@ size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, const State
 
 PageMemory::PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream,
                        LayerRange range)
-    : stream_(stream), memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, options, n_pages, range), 1))) {
+    : stream_(stream),
+      memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, options, n_pages, range), 1))),
+      first_layer_(range.first) {
   Carver carver(*memory_);
   for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
     layers_.push_back(range.has(i) ? carve_layer(layers, i, options, n_pages, carver) : Layer{});

@@ -29,6 +29,7 @@ class PageMemory {
   static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages);
 
   const Layer& layer(int i) const { return layers_[i]; }
+  int first_layer() const { return first_layer_; }
   size_t page_bytes() const { return page_bytes_; }  // over all layers
   // Copies pages to and from the host, ordered by layer, then K before V, then page. Size: pages.size() * page_bytes()
   // bytes.
@@ -47,6 +48,7 @@ class PageMemory {
   Stream& stream_;
   std::unique_ptr<Memory> memory_;
   std::vector<Layer> layers_;
+  int first_layer_;
   size_t page_bytes_ = 0;
 };
 

@@ -11,6 +11,8 @@ namespace lb {
 PagePool::PagePool(int n_pages, std::vector<std::shared_ptr<const PageMemory>> memories)
     : memories_(std::move(memories)), counts_(n_pages), free_(n_pages) {
   for (int page = 0; page < n_pages; ++page) free_[page] = page;  // ascending: a heap
+  for (const auto& memory : memories_) by_layer_.push_back(memory.get());
+  std::ranges::stable_sort(by_layer_, {}, &PageMemory::first_layer);
 }
 
 size_t PagePool::page_bytes() const {
@@ -65,7 +67,7 @@ bool PagePool::is_shared(std::span<const int32_t> pages) const {
 }
 
 void PagePool::read(std::span<const int32_t> pages, std::span<std::byte> to) const {
-  for (const auto& memory : memories_) {
+  for (const PageMemory* memory : by_layer_) {
     const size_t bytes = pages.size() * memory->page_bytes();
     memory->read(pages, to.first(bytes));
     to = to.subspan(bytes);
@@ -74,7 +76,7 @@ void PagePool::read(std::span<const int32_t> pages, std::span<std::byte> to) con
 }
 
 void PagePool::write(std::span<const int32_t> pages, std::span<const std::byte> from) {
-  for (const auto& memory : memories_) {
+  for (const PageMemory* memory : by_layer_) {
     const size_t bytes = pages.size() * memory->page_bytes();
     memory->write(pages, from.first(bytes));
     from = from.subspan(bytes);

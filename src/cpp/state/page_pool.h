@@ -38,10 +38,11 @@ class PagePool {
   void copy(int32_t from, int32_t to);
 
  private:
-  std::vector<std::shared_ptr<const PageMemory>> memories_;
-  mutable std::mutex mutex_;     // guards counts_ and free_
-  std::vector<int32_t> counts_;  // [n_pages] references
-  std::vector<int32_t> free_;    // a min-heap
+  std::vector<std::shared_ptr<const PageMemory>> memories_;  // [shards]
+  std::vector<const PageMemory*> by_layer_;  // of memories_: read() and write() have one order on any shards
+  mutable std::mutex mutex_;                 // guards counts_ and free_
+  std::vector<int32_t> counts_;              // [n_pages] references
+  std::vector<int32_t> free_;                // a min-heap
 };
 
 // References to some pages of a pool.

@@ -104,6 +104,8 @@ class SequenceState {
   }
   RowLayer row(int layer, int shard = 0) const { return shards_[shard]->row(layer); }
   Accepted accepted(int shard = 0) const { return shards_[shard]->accepted(); }
+  // Sends the numbers of the append in progress to a shard whose NextToken has not incremented them.
+  void send_numbers(int shard) { shards_[shard]->upload_numbers(table_.numbers()); }
   void end_append();
   // Sets n_past() to the committed length, for ops that run between two appends: they read the committed sequence and
   // write up to `rows` rows after it.

@@ -24,18 +24,18 @@ using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
 class Drafting {
  public:
   explicit Drafting(std::shared_ptr<const Engine> engine)
-      : engine_(std::move(engine)), state_(engine_->layer_shapes(), engine_->state_options(), stream()) {
-    LB_CHECK(engine_->draft_model() != nullptr && engine_->n_shards() == 1, kInvalid,
-             "the engine was opened without a draft model, or on several devices");
+      : engine_(std::move(engine)), state_(engine_->state_options(), engine_->state_parts(), engine_->pages()) {
+    LB_CHECK(engine_->draft_model() != nullptr && engine_->n_drafting_shards() == 1, kInvalid,
+             "the engine was opened without a draft model, or a model split among devices");
     const auto carve = [&](Carver carver) {
-      tree_ = TreeMemory(carver, engine_->model(), engine_->draft_model(), engine_->options());
+      tree_ = TreeMemory(carver, nullptr, engine_->draft_model(), engine_->options());
       return carver.used();
     };
-    memory_ = stream().reserve(carve({}));
+    memory_ = drafting_stream().reserve(carve({}));
     carve(Carver(*memory_));
   }
 
-  const DraftModel& draft() const { return *engine_->draft_model(); }
+  const DraftModel& draft() const { return engine_->draft_on(0); }
   int n_tokens() const { return state_.n_tokens(); }
 
   // (hidden [rows, hidden], taps [rows, n_taps * hidden])
@@ -46,20 +46,26 @@ class Drafting {
     LB_CHECK(rows <= io().max_rows, kInvalid, "an append has up to ", io().max_rows, " rows, got ", rows);
     const bool is_tree = parents.size() > 0;
     state_.begin_append(rows, is_tree);
-    stream().upload(io().tokens, ids.data(), ids.nbytes());
-    stream().upload(io().positions, positions.data(), positions.nbytes());
-    if (is_tree) {
-      stream().upload(io().parents, parents.data(), parents.nbytes());
-      stream().upload(io().ancestors, ancestors.data(), ancestors.nbytes());
-    }
     const size_t n = rows;
-    const Tree tree = is_tree ? Tree{io().parents, io().ancestors} : Tree{};
-    const Segment segment{0, rows, tree, state_.n_past(), &state_};
-    const Append append = {.tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}};
-    engine_->forward(io(), {&append, 1});
+    std::vector<Segment> segments(engine_->n_shards());
+    std::vector<Append> appends(segments.size());
+    for (int i = 0; i < engine_->n_shards(); ++i) {
+      const PassBuffers& own = engine_->buffers_of(i, io());
+      own.stream->upload(own.tokens, ids.data(), ids.nbytes());
+      own.stream->upload(own.positions, positions.data(), positions.nbytes());
+      if (is_tree) {
+        own.stream->upload(own.parents, parents.data(), parents.nbytes());
+        own.stream->upload(own.ancestors, ancestors.data(), ancestors.nbytes());
+      }
+      const Tree tree = is_tree ? Tree{own.parents, own.ancestors} : Tree{};
+      segments[i] = {0, rows, tree, state_.n_past(i), &state_, i};
+      appends[i] = {.tokens = {own.tokens, n}, .positions = {own.positions, 3 * n}, .segments = {&segments[i], 1}};
+    }
+    engine_->forward(io(), appends);
+    engine_->forward_drafts(io(), appends[0]);
     state_.end_append();
-    return nb::make_tuple(download(io().workspace.y, {n, hidden()}),
-                          download(io().draft.taps, {n, draft().taps().size() * hidden()}));
+    return nb::make_tuple(download(io().workspace.y, {n, hidden()}, *io().stream),
+                          download(io().draft.taps, {n, draft().taps().size() * hidden()}, *io().stream));
   }
   void commit(const std::vector<int32_t>& path) {
     const std::lock_guard lock(io().turn);
@@ -88,24 +94,26 @@ class Drafting {
     const int n_positions = draft().max_depth() + 1;
     std::vector<int32_t> positions(3 * n_positions);
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = state_.n_tokens() + static_cast<int>(i) % n_positions;
-    stream().upload(tree_.root.token, &root, sizeof root);
-    stream().upload(tree_.root.positions, positions.data(), positions.size() * sizeof(int32_t));
+    Stream& stream = drafting_stream();
+    const DraftWorkspace& ws = engine_->buffers_of(0, io()).draft;
+    stream.upload(tree_.root.token, &root, sizeof root);
+    stream.upload(tree_.root.positions, positions.data(), positions.size() * sizeof(int32_t));
     state_.begin_draft(n_positions);
-    draft().propose(tree_.root, depth, state_, io().draft, engine_->options().activations, stream());
+    draft().propose(tree_.root, depth, state_, ws, engine_->options().activations, stream);
     const size_t rows = depth, columns = draft().n_candidates();
-    return nb::make_tuple(download(io().draft.ids, {rows, columns}), download(io().draft.logprobs, {rows, columns}),
-                          download(io().draft.hidden, {rows, hidden()}));
+    return nb::make_tuple(download(ws.ids, {rows, columns}, stream), download(ws.logprobs, {rows, columns}, stream),
+                          download(ws.hidden, {rows, hidden()}, stream));
   }
 
  private:
   PassBuffers& io() const { return engine_->buffers(); }
-  Stream& stream() const { return *io().stream; }
+  Stream& drafting_stream() const { return state_.stream_of(0); }  // where the draft model is
   size_t hidden() const { return engine_->model().info().hidden; }
 
   template <class T>
-  Array<T, 2> download(const T* from, std::initializer_list<size_t> shape) const {
+  static Array<T, 2> download(const T* from, std::initializer_list<size_t> shape, Stream& stream) {
     std::vector<T> values(shape.begin()[0] * shape.begin()[1]);
-    if (from != nullptr) stream().download(values.data(), from, values.size() * sizeof(T));
+    if (from != nullptr) stream.download(values.data(), from, values.size() * sizeof(T));
     return to_numpy<2>(std::move(values), shape);
   }
 
