@@ -105,14 +105,17 @@ class LLM:
         offline: bool = False,
         progress: Progress | None = None,
         _scorer: Scorer | None = None,
+        _kept: _engine.KeptWeights | None = None,
         **options: Unpack[EngineFields],
     ) -> None:
-        """_scorer: see load_model's shared_scorer."""
+        """_scorer: see load_model's shared_scorer; _kept: its kept."""
         check_names(EngineOptions, options)
         if not isinstance(model, str | bytes | os.PathLike):
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
         wanted = EngineOptions(**options)
-        self.model = load_model(os.fsdecode(model), wanted, offline=offline, progress=progress, shared_scorer=_scorer)
+        self.model = load_model(
+            os.fsdecode(model), wanted, offline=offline, progress=progress, shared_scorer=_scorer, kept=_kept
+        )
         """The loaded model, shared by everything that generates with it."""
         self._scheduler = Scheduler(self.model, cache=self._new_cache(parse_size(wanted.prefix_cache)))
         self._grammars = Grammars(self.model)

@@ -95,6 +95,10 @@ def test_models_take_turns_on_a_device(on_pack: str, pack: _engine.gpu.Pack) -> 
                 assert asked(client, name) == alone
                 states = client.get("/status").json()["models"]
                 assert {one: states[one]["value"] == "loaded" for one in "ab"} == {one: one == name for one in "ab"}
+            kept = {one: client.get(f"/v1/models/{one}").json()["status"]["kept_bytes"] for one in "ab"}
+            assert kept["a"] == kept["b"] > 0  # b's, too: it came back from them
+            client.post("/v1/models/b/unload")
+            assert client.get("/v1/models/b").json()["status"]["kept_bytes"] == 0
     finally:
         models.free()
     assert device.memory()[0] == before and _engine.promised_bytes(on_pack) == 0

@@ -51,6 +51,14 @@ def read_bandwidth(threads: int, bytes: int) -> float:
     Reads `bytes` of memory with `threads` threads and returns the best GB/s it measured.
     """
 
+class KeptWeights:
+    """
+    Weights of an engine in pinned host memory, for a later load of its files.
+    """
+
+    @property
+    def n_bytes(self) -> int: ...
+
 class Engine:
     """
     One model's weights, immutable, with the plan of all memory it will use.
@@ -60,7 +68,12 @@ class Engine:
     """Number of output tokens that an engine keeps for suffix drafts."""
 
     @staticmethod
-    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], draft_pack: gpu.Pack | None = None, **options) -> Engine: ...
+    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], draft_pack: gpu.Pack | None = None, kept: KeptWeights | None = None, **options) -> Engine: ...
+
+    def keep_weights(self) -> KeptWeights:
+        """
+        Copies all weights to pinned memory, for a later open(kept=...) in this process. That one copies them to the devices if files, devices and split are the same, and reads the files otherwise. Throws UnsupportedError on the CPU and for experts in host memory, OutOfMemoryError if they take more than half of the available memory, or the system pins less.
+        """
 
     @property
     def options(self) -> dict:

@@ -48,10 +48,12 @@ def load_model(
     offline: bool,
     progress: Progress | None,
     shared_scorer: Scorer | None = None,
+    kept: _engine.KeptWeights | None = None,
 ) -> LoadedModel:
     """Loads the model of a path or name, with its first session. A model loads completely or not at all.
 
     shared_scorer: the scorer of the option prefill_drafter, which other models use too and the caller closes.
+    kept: the weights as an earlier load had them, read instead of the files if these are the same.
 
     Raises:
         ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
@@ -69,7 +71,7 @@ def load_model(
     try:
         if place is not None and not place.is_swapped:
             scorer = load_scorer(wanted, offline=offline, progress=progress)
-        opened = _open_with_one_of(drafts, device, resolved.path, options_beside(wanted, scorer), progress)
+        opened = _open_with_one_of(drafts, device, resolved.path, options_beside(wanted, scorer), progress, kept)
         assets = TextAssets.load(resolved.path)
         if place is not None and place.is_swapped:
             assert device.pack is not None  # swapping exists on GPUs only
@@ -159,15 +161,16 @@ def _options_of(opened: _Opened, wanted: EngineOptions) -> EngineOptions:
 
 
 def _open_with_one_of(
-    drafts: Sequence[Drafters], device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
-) -> _Opened:
+    drafts: Sequence[Drafters], device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None,
+    kept: _engine.KeptWeights | None,
+) -> _Opened:  # fmt: skip
     """Opens the engine with the first drafter that fits and is worth its cost on this device. The last candidate must
     open."""
     left_out: list[str] = []
     unpaid: list[str] = []
     for draft in drafts:
         try:
-            opened = _open(draft, device, path, options, progress)
+            opened = _open(draft, device, path, options, progress, kept)
         except (FormatError, OutOfMemoryError, UnsupportedError) as error:
             if draft == drafts[-1]:
                 raise
@@ -185,14 +188,16 @@ def _open_with_one_of(
 
 
 def _open(
-    drafters: Drafters, device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
-) -> _Opened:
+    drafters: Drafters, device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None,
+    kept: _engine.KeptWeights | None,
+) -> _Opened:  # fmt: skip
     engine = _engine.Engine.open(
         str(path),
         pack=device.pack,
         progress=progress and partial(progress, "loading weights"),
         others=[other.pack for other in device.others if other.pack is not None],
         draft_pack=None if device.draft is None or drafters.draft_model is None else device.draft.pack,
+        kept=kept,
         **engine_fields(options),
         **engine_fields(drafters),
     )

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import LuceboxError
 from lucebox.models.hub import Progress
@@ -45,6 +46,10 @@ class ModelEntry:
         self.may_enter.set()
         self.error = ""
         """Why the last load failed."""
+        self.kept: _engine.KeptWeights | None = None
+        """Its weights in pinned host memory, from an unload on: later loads do not read the files."""
+        self.kept_at = 0.0
+        """When it was unloaded last and its weights stayed."""
         self.n_loads = 0
         self.load_s: float | None = None
         self.unload_s: float | None = None
@@ -104,7 +109,9 @@ class ModelEntry:
         """
         spec = self.spec
         scorer = None if spec.scorer is None else spec.scorer.loaded(progress)
-        llm = LLM(spec.model, offline=spec.offline, progress=progress, _scorer=scorer, **spec.keywords())
+        llm = LLM(
+            spec.model, offline=spec.offline, progress=progress, _scorer=scorer, _kept=self.kept, **spec.keywords()
+        )
         try:
             return RunningModel(llm, self.spec.settings, telemetry, owns_llm=True)
         except BaseException:
@@ -140,6 +147,7 @@ class ModelEntry:
             "device": facts.device,
             "memory_bytes": facts.n_bytes,
             "available_bytes": facts.available_bytes,
+            "kept_bytes": 0 if self.kept is None else self.kept.n_bytes,
             "slots": facts.slots,
             "running": active,
             "waiting": waiting + self.n_waiting,

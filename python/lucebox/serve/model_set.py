@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from lucebox.chat.presence import LEFT
-from lucebox.errors import InternalError, LuceboxError
+from lucebox.errors import InternalError, LuceboxError, OutOfMemoryError, UnsupportedError
 from lucebox.models.hub import Progress
 from lucebox.serve.engine_errors import closing
 from lucebox.serve.errors import ApiError, overloaded
@@ -178,7 +178,7 @@ class ModelSet:
             raise ApiError("conflict", f"{first.name!r} is busy: it is unloaded only while no request uses it")
         async with self._moving:
             for entry in replicas:
-                await self._unload(entry, "as requested")
+                await self._unload(entry, "as requested", keeps=False)
         return first
 
     def status(self, first: ModelEntry) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class ModelSet:
         if len(each) == 1:
             return each[0]
         states = [one["value"] for one in each]
-        sums = ("memory_bytes", "available_bytes", "slots", "running", "waiting", "loads")
+        sums = ("memory_bytes", "available_bytes", "kept_bytes", "slots", "running", "waiting", "loads")
         longest = {
             name: max((one[name] for one in each if one[name] is not None), default=None)
             for name in ("load_s", "unload_s")
@@ -299,8 +299,9 @@ class ModelSet:
             entry.is_opening, entry.loading = False, None
         return None
 
-    async def _unload(self, entry: ModelEntry, why: str) -> None:
-        """Waits until no request uses a model, while new ones wait for its next load, and unloads it."""
+    async def _unload(self, entry: ModelEntry, why: str, *, keeps: bool = True) -> None:
+        """Waits until no request uses a model, while new ones wait for its next load, and unloads it. keeps: whether
+        its weights stay in pinned host memory if there is room."""
         entry.may_enter.clear()
         try:
             while entry.is_busy:
@@ -310,9 +311,28 @@ class ModelSet:
             entry.may_enter.set()
         if running is not None:
             began = time.monotonic()
+            if keeps:
+                await _in_thread(partial(self._keep, entry, running))
+            else:
+                entry.kept = None
             await _in_thread(running.close)
             entry.unload_s = time.monotonic() - began
-            self._report(f"unloaded {entry.title} in {entry.unload_s:.2f} s, {why}")
+            kept = "" if entry.kept is None else f"; {show_size(entry.kept.n_bytes)} of weights stay in pinned memory"
+            self._report(f"unloaded {entry.title} in {entry.unload_s:.2f} s, {why}{kept}")
+
+    def _keep(self, entry: ModelEntry, running: RunningModel) -> None:
+        """Keeps the weights of a model that is about to be unloaded, in place of other models' if memory is short."""
+        others = sorted((one for one in self.entries if one.kept and one is not entry), key=lambda one: one.kept_at)
+        while entry.kept is None:
+            try:
+                entry.kept = running.keep_weights()
+            except UnsupportedError:  # on the CPU
+                return
+            except OutOfMemoryError:
+                if not others:
+                    return
+                others.pop(0).kept = None
+        entry.kept_at = time.monotonic()
 
     # --- the life of the set
 
@@ -363,6 +383,7 @@ class ModelSet:
             if entry.running is not None:
                 entry.running.close()
                 entry.running = None
+            entry.kept = None
         for scorer in self.shared_scorers:
             scorer.close()
 

@@ -22,6 +22,7 @@
 #include "engine/backend_gpu.h"
 #include "engine/engine.h"
 #include "state/page_pool.h"
+#include "weights/kept_weights.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,7 +33,7 @@ namespace {
 // others: packs of further devices. draft_pack: of a draft model's own device.
 std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
                                     const std::vector<const PythonPack*>& others, const PythonPack* draft_pack,
-                                    const nb::kwargs& named) {
+                                    const KeptWeights* kept, const nb::kwargs& named) {
   const EngineOptions options = engine_options_of(named);
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(pack == nullptr ? cpu_backend() : gpu_backend(pack->shared(), pack->name()));
@@ -44,7 +45,7 @@ std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* p
   std::unique_ptr<Backend> draft = draft_pack == nullptr ? nullptr : further(*draft_pack);
   const LoadReport report(progress);
   return without_gil(
-      [&] { return Engine::open(path, options, std::move(backends), std::move(draft), std::ref(report)); });
+      [&] { return Engine::open(path, options, std::move(backends), std::move(draft), kept, std::ref(report)); });
 }
 
 nb::dict info_of(const Engine& engine) {
@@ -185,12 +186,24 @@ void bind_engine(nb::module_& m) {
       [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
       "threads"_a, "bytes"_a, "Reads `bytes` of memory with `threads` threads and returns the best GB/s it measured.");
 
+  nb::class_<KeptWeights>(m, "KeptWeights",
+                          "Weights of an engine in pinned host memory, for a later load of its files.")
+      .def_prop_ro("n_bytes", &KeptWeights::n_bytes);
+
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_prop_ro_static(
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
           "Number of output tokens that an engine keeps for suffix drafts.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(),
-                  "others"_a = std::vector<const PythonPack*>{}, "draft_pack"_a = nb::none(), "options"_a)
+                  "others"_a = std::vector<const PythonPack*>{}, "draft_pack"_a = nb::none(), "kept"_a = nb::none(),
+                  "options"_a)
+      .def(
+          "keep_weights", [](const Engine& engine) { return without_gil([&] { return engine.keep_weights(); }); },
+          "Copies all weights to pinned memory, for a later open(kept=...) in this process. That one copies them to "
+          "the devices if files, devices and split are the same, and reads the files otherwise. Throws "
+          "UnsupportedError on "
+          "the CPU and for experts in host memory, OutOfMemoryError if they take more than half of the available "
+          "memory, or the system pins less.")
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); },
           "The options, with every default resolved.")

@@ -34,7 +34,7 @@ DeviceTower::DeviceTower(std::shared_ptr<const Backend> backend, VisionTower& to
   const std::lock_guard lock(turn);
   shard_ = std::make_unique<Shard>(std::move(backend), needs_of(tower, options));
   Stream& stream = shard_->stream();
-  shard_->load(tower, options.threads, {});
+  shard_->load(tower, options.threads, nullptr, {});
   Carver counter;
   VisionPass(tower, options.activations, counter);
   memory_ = stream.reserve(counter.used());

@@ -13,12 +13,14 @@
 
 #include "base/error.h"
 #include "base/process_owned.h"
+#include "base/system.h"
 #include "dispatch/rank_group.h"
 #include "engine/open_models.h"
 #include "engine/plan.h"
 #include "engine/plan_fit.h"
 #include "gpu/experts/choose.h"
 #include "speculation/planner.h"
+#include "weights/kept_weights.h"
 
 namespace lb {
 namespace {
@@ -112,6 +114,25 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   return cat(model.info().architecture, "-", f.hex());
 }
 
+// Engines with equal keys have equal bytes in the device memory of each WeightStore, but for the addresses there.
+std::string weights_key(const OpenModels& opened, const SplitPlan& plan,
+                        std::span<const std::shared_ptr<const Backend>> backends, const EngineOptions& options) {
+  Fingerprint f;
+  f.add_layout(opened.file);
+  std::string key = opened.file.identity();
+  if (opened.draft_file) {
+    f.add_layout(*opened.draft_file);
+    key += opened.draft_file->identity();
+  }
+  if (opened.draft == "mtp") key += "mtp ";
+  for (size_t i = 0; i < plan.parts.size(); ++i)
+    key +=
+        cat(backends[i]->sizes().name(), " layers ", plan.parts[i].layers.first, " to ", plan.parts[i].layers.end, ' ');
+  key += cat(plan.ranks.size(), " ranks");
+  for (const int share : options.split.shares) key += cat(' ', share);
+  return cat(key, ' ', opened.models.target->expert_slots(), " slots ", f.hex());
+}
+
 SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_prefill, "sparse_prefill"}; }
 
 void check_device(const DeviceSizes& sizes, const EngineOptions& options, const Model& model) {
@@ -143,7 +164,7 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
 }  // namespace
 
 Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, const Backends& backends,
-               EngineOptions options, SplitPlan plan, const LoadProgress& progress)
+               EngineOptions options, SplitPlan plan, const KeptWeights* kept, const LoadProgress& progress)
     : file_(std::move(file)),
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
@@ -168,7 +189,7 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   }
   pages_ = std::make_shared<PagePool>(pages, std::move(memories));
   link_shards();
-  load(progress);
+  load(kept, progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   for (int i = 0; i < n_shards(); ++i) {
     const int planned = has_draft_shard() ? 1 - i : i;  // plans begin with the model's device
@@ -196,19 +217,50 @@ void Engine::link_shards() {
   }
 }
 
-void Engine::load(const LoadProgress& progress) {
-  for (int i = first_target_shard(); i < n_shards(); ++i)
-    shards_[i]->load(*models_on(i).target, options_.threads, progress);
+void Engine::load(const KeptWeights* kept, const LoadProgress& progress) {
+  const auto load_on = [&](int i, Network& network) {
+    Shard& shard = *shards_[i];
+    shard.load(network, options_.threads, kept ? &kept->stores[i][shard.stores().size()] : nullptr, progress);
+  };
+  for (int i = first_target_shard(); i < n_shards(); ++i) load_on(i, *models_on(i).target);
   if (has_draft_shard()) {  // the target's host copies are free again
     for (Network* network :
          {static_cast<Network*>(drafter_->target.get()), static_cast<Network*>(drafter_->draft.get())})
-      network->fill_copies(options_.threads, progress);
-    shards_[0]->load(*drafter_->target, options_.threads, progress);
+      if (kept == nullptr) network->fill_copies(options_.threads, progress);
+    load_on(0, *drafter_->target);
   }
   if (is_split_by_tensors()) models_.target->release_copies();
   if (models_.draft)
-    for (int i = 0; i < n_drafting_shards(); ++i) shards_[i]->load(*models_on(i).draft, options_.threads, progress);
+    for (int i = 0; i < n_drafting_shards(); ++i) load_on(i, *models_on(i).draft);
   plan_.experts.is_pinned = shard().experts_are_pinned();
+}
+
+std::shared_ptr<const KeptWeights> Engine::keep_weights() const {
+  LB_CHECK(!backend().sizes().maps_weights(), kUnsupported, "weights on the CPU stay in the mapped file");
+  LB_CHECK(models_.target->expert_slots() == 0, kUnsupported, "experts in host memory are not kept");
+  auto kept = std::make_shared<KeptWeights>();
+  kept->key = weights_key_;
+  const std::lock_guard lock(*turn_);
+  size_t bytes = 0;
+  for (const auto& shard : shards_)
+    for (const WeightStore& store : shard->stores()) bytes += store.memory->size();
+  const size_t available = available_memory();
+  LB_CHECK(bytes <= available / 2, kMemory, "kept weights take at most half of the ", available,
+           " bytes of host memory that are available; these are ", bytes, " bytes");
+  for (const auto& shard : shards_) {  // all memory before the first copy, because the system may not pin it
+    const gpu::Device& device = static_cast<GpuStream&>(shard->stream()).pack().device();
+    std::vector<gpu::Buffer>& copies = kept->stores.emplace_back();
+    for (const WeightStore& store : shard->stores())
+      copies.emplace_back(device, store.memory->size(), gpu::Buffer::Kind::kPinned);
+  }
+  for (int i = 0; i < n_shards(); ++i)
+    for (size_t network = 0; network < kept->stores[i].size(); ++network) {
+      const Memory& weights = *shards_[i]->stores()[network].memory;
+      const gpu::Queue& queue = static_cast<GpuStream&>(shards_[i]->stream()).queue();
+      queue.copy_to_host(kept->stores[i][network].data(), weights.data(), weights.size());
+    }
+  for (const auto& shard : shards_) shard->stream().wait();
+  return kept;
 }
 
 std::vector<SequenceState::Part> Engine::state_parts() const {
@@ -431,7 +483,8 @@ MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::sp
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
                                      std::vector<std::unique_ptr<Backend>> given,
-                                     std::unique_ptr<Backend> draft_backend, const LoadProgress& progress) {
+                                     std::unique_ptr<Backend> draft_backend, const KeptWeights* kept,
+                                     const LoadProgress& progress) {
   Backends backends;
   std::vector<const DeviceSizes*> devices;
   std::vector<std::mutex*> opening;
@@ -457,14 +510,19 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   if (plan.drafter) backends.insert(backends.begin(), std::move(draft_backend));
   opened.models.target->set_context(options.context);
   for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
-  opened.models.target->fill_copies(options.threads, progress);
-  const bool drafts_beside = opened.models.draft && plan.ranks.empty() && !plan.drafter;
-  if (drafts_beside) opened.models.draft->fill_copies(options.threads, progress);
-  for (const Models& rank : plan.ranks)
-    if (rank.draft) rank.draft->fill_copies(options.threads, progress);
+  std::string key = weights_key(opened, plan, backends, options);
+  if (kept != nullptr && kept->key != key) kept = nullptr;
+  if (kept == nullptr) {
+    opened.models.target->fill_copies(options.threads, progress);
+    const bool drafts_beside = opened.models.draft && plan.ranks.empty() && !plan.drafter;
+    if (drafts_beside) opened.models.draft->fill_copies(options.threads, progress);
+    for (const Models& rank : plan.ranks)
+      if (rank.draft) rank.draft->fill_copies(options.threads, progress);
+  }
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backends,
-                               std::move(options), std::move(plan), progress));
+                               std::move(options), std::move(plan), kept, progress));
+  engine->weights_key_ = std::move(key);
   engine->tower_ = std::move(tower);
   if (engine->tower_ && !devices[0]->maps_weights())
     engine->device_tower_ = std::make_unique<DeviceTower>(tower_backend, *engine->tower_, engine->options_);

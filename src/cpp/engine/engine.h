@@ -26,6 +26,7 @@
 
 namespace lb {
 
+struct KeptWeights;
 class RankGroup;
 
 class Engine {
@@ -35,11 +36,12 @@ class Engine {
 
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
   // throws before reserving anything. backends: the CPU, or GPUs, of which the plan may use the first
-  // alone (make_split_plan). draft_backend: another GPU, for the draft model; null: it is where the model is.
+  // alone (make_split_plan). draft_backend: another GPU, for the draft model; null: it is where the model is. kept:
+  // used if it has the weights of this engine, and ignored otherwise; null: none.
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
                                       std::vector<std::unique_ptr<Backend>> backends,
                                       std::unique_ptr<Backend> draft_backend = nullptr,
-                                      const LoadProgress& progress = {});
+                                      const KeptWeights* kept = nullptr, const LoadProgress& progress = {});
   ~Engine();
   // The plan that open() would make for devices with these sizes. Reads the files' metadata and small weights, and
   // reserves nothing. Resolves default options.
@@ -84,6 +86,9 @@ class Engine {
   using ExpertUses = std::vector<std::vector<uint64_t>>;
   ExpertUses expert_uses() const;
   void set_expert_uses(const ExpertUses& uses) const;
+  // Copies all weights to pinned memory, for a later open() in this process. Throws kUnsupported on the CPU and for
+  // experts in host memory; kMemory if they take more than half of the available memory, or the system pins less.
+  std::shared_ptr<const KeptWeights> keep_weights() const;
   // Hash of the files' metadata, all weights and the settings that a saved session depends on. The first call reads the
   // files completely.
   const std::string& fingerprint() const;
@@ -160,8 +165,8 @@ class Engine {
  private:
   using Backends = std::vector<std::shared_ptr<const Backend>>;
   Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, const Backends& backends,
-         EngineOptions options, SplitPlan plan, const LoadProgress& progress);
-  void load(const LoadProgress& progress);
+         EngineOptions options, SplitPlan plan, const KeptWeights* kept, const LoadProgress& progress);
+  void load(const KeptWeights* kept, const LoadProgress& progress);
   void link_shards();
   void send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const;
   // Where the target's pass leaves the rows that the draft model on the shard reads; nowhere without one.
@@ -178,6 +183,7 @@ class Engine {
   std::optional<Models> drafter_;    // of the first shard, if it has the draft model alone
   EngineOptions options_;
   MemoryPlan plan_;
+  std::string weights_key_;
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;
   std::vector<std::unique_ptr<Shard>> shards_;

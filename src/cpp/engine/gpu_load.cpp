@@ -278,12 +278,16 @@ size_t expert_ring_bytes(Network& network) {
 }
 
 WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
-                         const LoadProgress& progress) {
+                         const gpu::Buffer* kept, const LoadProgress& progress) {
   const gpu::Device& device = stream.pack().device();
   WeightStore store;
   Carver counter, expert_counter;
   network.carve_planes(counter, expert_counter, part, {}, nullptr);
   store.memory = stream.reserve(counter.used());
+  if (kept != nullptr) {  // the table of addresses and the vectors are then written again
+    LB_ASSERT(kept->size() == store.memory->size() && expert_counter.used() == 0);
+    stream.queue().copy_to_device(store.memory->data(), kept->data(), kept->size());
+  }
   Carver carver(*store.memory), expert_carver;
   if (expert_counter.used() > 0) {
     store.expert_slots = stream.reserve(expert_counter.used());
@@ -311,6 +315,7 @@ WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& s
   const auto report = [&](size_t done) {
     if (progress) progress(done, weight_bytes + expert_bytes);
   };
+  if (kept != nullptr) weights.clear();
   load_weights(device, std::move(weights), options, [&](size_t done, size_t) { report(done); });
   load_experts(device, experts, options.n_threads, [&](size_t done) { report(weight_bytes + done); });
   if (part.is_last()) network.release_copies();

@@ -197,7 +197,7 @@ void PromptScorer::load(const LoadProgress& progress) {
   with_memory([&] {
     shard_.emplace(backend_, stream_needs(models_, options_));
     Stream& stream = shard_->stream();
-    shard_->load(*models_.target, options_.threads, progress);
+    shard_->load(*models_.target, options_.threads, nullptr, progress);
     state_.emplace(state_shapes(model()), state_options(options_), stream);
     const auto carve = [&](Carver carver) {
       carve_chunk(carver, model(), options_, buffers_);

@@ -40,6 +40,7 @@ struct Watch {
   std::atomic<uintptr_t> begin = 0, end = 0;
   std::atomic<bool> is_lost = false;
   Watch* next = nullptr;
+  std::string identity;  // for writers
 
   bool contains(uintptr_t at) const { return begin <= at && at < end; }
 };
@@ -90,7 +91,7 @@ void install_handler() {
   });
 }
 
-void begin_watch(const std::byte* data, size_t size) {
+void begin_watch(const std::byte* data, size_t size, std::string identity) {
   install_handler();
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const std::lock_guard lock(watches_mutex);
@@ -100,6 +101,7 @@ void begin_watch(const std::byte* data, size_t size) {
   if (is_new) watch = new Watch;
   watch->begin = begin;
   watch->end = begin + size;
+  watch->identity = std::move(identity);
   if (!is_new) return;
   watch->next = watches;
   watches = watch;
@@ -116,9 +118,16 @@ void end_watch(const std::byte* data) {
 
 }  // namespace
 
-MappedFile::MappedFile(std::string path, const std::byte* data, size_t size)
+MappedFile::MappedFile(std::string path, const std::byte* data, size_t size, std::string identity)
     : path_(std::move(path)), data_(data), size_(size) {
-  if (data_ != nullptr) begin_watch(data_, size_);
+  if (data_ != nullptr) begin_watch(data_, size_, std::move(identity));
+}
+
+std::string MappedFile::identity(const std::byte* data) {
+  const std::lock_guard lock(watches_mutex);
+  const Watch* watch = find_watch(reinterpret_cast<uintptr_t>(data));
+  LB_ASSERT(watch != nullptr);
+  return watch->identity;
 }
 
 bool MappedFile::any_lost() { return n_lost != 0; }
@@ -145,7 +154,10 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
     data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
     LB_CHECK(data != MAP_FAILED, kIo, printable(path), ": cannot map ", size, " bytes: ", std::strerror(errno));
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const std::byte*>(data), size));
+  std::string identity =
+      cat(status.st_dev, '/', status.st_ino, '/', size, '/', status.st_mtim.tv_sec, '.', status.st_mtim.tv_nsec);
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(path, static_cast<const std::byte*>(data), size, std::move(identity)));
 }
 
 MappedFile::~MappedFile() {

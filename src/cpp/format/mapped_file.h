@@ -17,6 +17,8 @@ class MappedFile {
   static std::shared_ptr<const MappedFile> open(const std::string& path);
   // Throws kIo if the mapping that contains `data` has lost bytes that were read. `where` names the file.
   static void check_intact(const std::byte* data, const std::string& where);
+  // Device, inode, size and time of the last change of the mapped file that contains `data`, as of its open().
+  static std::string identity(const std::byte* data);
   // Whether any mapping of the process has lost bytes that were read.
   static bool any_lost();
   ~MappedFile();
@@ -33,7 +35,7 @@ class MappedFile {
   static void read_ahead(const std::byte* from, size_t bytes);
 
  private:
-  MappedFile(std::string path, const std::byte* data, size_t size);
+  MappedFile(std::string path, const std::byte* data, size_t size, std::string identity);
 
   std::string path_;
   const std::byte* data_;

@@ -63,6 +63,17 @@ const TensorTable& ModelFile::tensors() const {
   return gguf() ? gguf()->tensors : std::get<SafetensorsModel>(content).tensors;
 }
 
+std::string ModelFile::identity() const {
+  std::string text;
+  const std::string* file = nullptr;  // of the previous tensor
+  for (const TensorView& tensor : tensors().all()) {
+    if (tensor.bytes == 0 || (file != nullptr && tensor.file == *file)) continue;
+    file = &tensor.file;
+    text += cat(MappedFile::identity(tensor.data), ' ');
+  }
+  return text;
+}
+
 void ModelFile::check_intact() const {
   if (!MappedFile::any_lost()) return;
   for (const TensorView& tensor : tensors().all()) MappedFile::check_intact(tensor.data, tensor.file);

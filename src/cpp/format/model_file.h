@@ -16,6 +16,8 @@ struct ModelFile {
   const TensorTable& tensors() const;
   const GgufFile* gguf() const { return std::get_if<GgufFile>(&content); }
   const SafetensorsModel* safetensors() const { return std::get_if<SafetensorsModel>(&content); }
+  // MappedFile::identity() of every file with tensors.
+  std::string identity() const;
   // Throws kIo if one of the mapped files became shorter and its lost bytes were read.
   void check_intact() const;
 };

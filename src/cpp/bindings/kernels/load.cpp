@@ -79,7 +79,8 @@ nb::dict time_load(PythonPack& pack, const std::string& path, int threads, size_
   WeightStore store;
   {
     const nb::gil_scoped_release unlocked;
-    store = load_weights(*model, {}, stream, {.n_threads = threads, .slot_bytes = slot_bytes}, reporter(progress));
+    store =
+        load_weights(*model, {}, stream, {.n_threads = threads, .slot_bytes = slot_bytes}, nullptr, reporter(progress));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   nb::dict d;
@@ -94,7 +95,7 @@ std::pair<std::vector<uint64_t>, std::vector<uint64_t>> weight_table(PythonPack&
   const std::unique_ptr<Model> model = make_model(file);
   model->use_device_types();
   GpuStream stream(pack.shared(), 0, 0);
-  const WeightStore store = load_weights(*model, {}, stream, {}, {});
+  const WeightStore store = load_weights(*model, {}, stream, {}, nullptr, {});
   std::vector<uint64_t> host(store.addresses.size()), device(host.size());
   for (size_t i = 0; i < host.size(); ++i) host[i] = reinterpret_cast<uint64_t>(store.addresses[i]);
   stream.download(device.data(), store.table, device.size() * sizeof(uint64_t));
