@@ -52,5 +52,5 @@ clean:
 	@touch $@
 
 .venv/tiny: .venv/ready $(wildcard models/tiny-hybrid/* models/tiny-hybrid/lucebox_tiny/*)
-	.venv/bin/pip install -qq --no-deps --force-reinstall ./models/tiny-hybrid
+	.venv/bin/pip install -qq --no-deps --no-build-isolation --force-reinstall ./models/tiny-hybrid
 	@touch $@

@@ -37,9 +37,9 @@ def pytest(*options: str) -> Callable[[], None]:
 
 
 def wheel() -> None:
-    # The other tools come from the network while the compiler works.
+    # The other tools come from the network while the compiler works. -o: this environment is in use, so it stays.
     with ThreadPoolExecutor() as pool:
-        tools = pool.submit(run, "make", ".venv/tiny")
+        tools = pool.submit(run, "make", "-o", ".venv/build", ".venv/tiny")
         built = build_wheel()
     tools.result()
     install(PYTHON, built, "test")

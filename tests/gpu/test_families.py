@@ -15,7 +15,7 @@ from test_tiny_models import OF_TRANSFORMERS
 from tolerances import tolerance
 
 # Steps begin before the windows and the first range of rope are full, at 64 tokens, and end after.
-PROMPT, STEPS = 56, 24
+PROMPT, STEPS = 56, 14
 
 
 @pytest.mark.parametrize("way", ["steps", "prompt"])

@@ -103,7 +103,7 @@ def widened(folder: Path, to: Path, ffn: int) -> Path:
     return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
 
 
-@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_c", "mistral3_a", "phi3_a"])
+@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_c", pytest.param("mistral3_a", marks=pytest.mark.slow), "phi3_a"])
 def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
     """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
     arrays = np.load(data / "tiny" / f"{name}.npz")
@@ -112,8 +112,8 @@ def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp
     got = logits_of(open_split(packs, path, prefill_chunk=128), ids, 100)
     assert largest_difference(got, wanted) < EXACT
     # Steps begin before the windows and the first range of rope are full, at 64 tokens, and end after.
-    got = logits_of_steps(open_split(packs, path, prefill_chunk=128), ids[:80], prompt=56)
-    assert largest_difference(got, wanted[:80]) < EXACT
+    got = logits_of_steps(open_split(packs, path, prefill_chunk=128), ids[:70], prompt=56)
+    assert largest_difference(got, wanted[:70]) < EXACT
 
 
 @pytest.mark.parametrize("n", [3, 4])

@@ -39,6 +39,8 @@ def with_gpu(drivers: Path, site: Path, architecture: str, *commands: list[str])
         "import lucebox\n"
         "lucebox.__version__ = '0.1.0'\n"
         "from lucebox.cli import main\n"
+        "from lucebox.measure import bench\n"
+        "bench.BANDWIDTH_BYTES = 1 << 20\n"
         f"for words in {commands!r}:\n"
         "    notes = io.StringIO()\n"
         "    sys.stdin = io.StringIO('/status\\n')\n"
