@@ -87,7 +87,7 @@ def report(target: targets.Target, counts: dict[str, rdna.Counts]) -> str:
     synthetic = generate_predictions.shapes()
     tensors = synthetic.tensors_of(synthetic.SHAPES[MODEL], PRESET)
     weights = sum(prod(tensor.dims) for tensor in tensors if tensor.name != "token_embd.weight")
-    size, _ = generate_predictions.costs()[f"{MODEL} {PRESET}"]
+    size, *_ = generate_predictions.costs()[f"{MODEL} {PRESET}"]
     speeds = []
     for board in target.boards:
         if found := predict(target, board, counts[DECODE], counts[PREFILL], weights, size):

@@ -66,40 +66,48 @@ LB_DEVICE Gemv expert_rows(const ExpertTask& p) {
 // Outputs of a choice that a warp computes together, of gate and of up.
 inline constexpr int kActRows = 4;
 
-// silu(gate) up of outputs [row, row + kActRows) of all choices, which are of one choice. Lane 4 i gets output i.
-template <class Format, class X>
+// silu(gate) up of outputs [row, row + kActRows) of all choices, which are of one choice; lane l gets that of output
+// l * kMatrices * kActRows / 32. kMatrices: 2, or 1 to have fewer rows in registers.
+template <class Format, int kMatrices, class X>
 LB_DEVICE float act_of_rows(const ExpertTask& p, const ExpertScratch& scratch, const X& staged, int row, float factor) {
   const int choice = int(uint32_t(row) / uint32_t(p.ffn)), out = row - choice * p.ffn;
   const int expert = scratch.experts[choice], n_pieces = p.product.n_pieces;
   const Gemv gemv = expert_rows(p);
-  float sums[2 * kActRows] = {};
+  float sum = 0, up = 0;
   LB_UNROLL_BY(1)
-  for (int piece = lane(); piece < n_pieces; piece += 32) {
-    typename Format::Piece pieces[2 * kActRows];
-    LB_UNROLL
-    for (int matrix = 0; matrix < 2; ++matrix) {
-      typename Format::Rows rows(gemv, matrix, expert * p.per_expert[matrix] + p.first_row[matrix] + out, piece);
+  for (int first = 0; first < 2; first += kMatrices) {
+    float sums[kMatrices * kActRows] = {};
+    LB_UNROLL_BY(1)
+    for (int piece = lane(); piece < n_pieces; piece += 32) {
+      typename Format::Piece pieces[kMatrices * kActRows];
       LB_UNROLL
-      for (int i = 0; i < kActRows; ++i) {
-        pieces[matrix * kActRows + i] = rows.read(0);
-        rows.advance(gemv);
+      for (int i = 0; i < kMatrices; ++i) {
+        const int matrix = first + i;
+        typename Format::Rows rows(gemv, matrix, expert * p.per_expert[matrix] + p.first_row[matrix] + out, piece);
+        LB_UNROLL
+        for (int j = 0; j < kActRows; ++j) {
+          pieces[i * kActRows + j] = rows.read(0);
+          rows.advance(gemv);
+        }
       }
+      typename Format::X x = {};
+      read_x<Format>(x, staged, piece);
+      LB_UNROLL
+      for (int i = 0; i < kMatrices * kActRows; ++i) sums[i] += Format::dot(pieces[i], x, piece);
     }
-    typename Format::X x = {};
-    read_x<Format>(x, staged, piece);
-    LB_UNROLL
-    for (int i = 0; i < 2 * kActRows; ++i) sums[i] += Format::dot(pieces[i], x, piece);
+    const float total = factor * warp_sums(sums);
+    if (first == 0) sum = total;
+    up = kMatrices == 2 ? shuffle_xor(total, 16) : total;
   }
-  const float sum = factor * warp_sums(sums);
-  const float up = shuffle_xor(sum, 16);
   return silu(sum) * up;
 }
 
 // pool: expert_scratch_at() + kExpertScratchBytes.
-template <class Format>
+template <class Format, int kMatrices>
 LB_NOINLINE void expert_acts(const ExpertTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
+  constexpr int kLanes = 32 / (kMatrices * kActRows);  // that have the same output
   ExpertScratch& scratch = expert_scratch(p, pool, kIsRounded);
   wait();
   const float squares = warp_sum(stage_x<kIsRounded>(p.product, pool, wait));  // known before the logits are
@@ -112,18 +120,18 @@ LB_NOINLINE void expert_acts(const ExpertTask& p, int part, unsigned char* pool,
   const int unit = p.product.row_unit, begin = part * p.product.rows_each + min(part, p.product.more) * unit;
   const int n_rows = p.product.rows_each + (part < p.product.more ? unit : 0);
   Mailbox* const to = mega_state().mailboxes + p.product.y_mailbox;
-  const bool is_rounded = p.product.writes_codes != 0, is_writer = lane() < 16 && lane() % 4 == 0;
+  const bool is_rounded = p.product.writes_codes != 0, is_writer = lane() / kLanes < kActRows && lane() % kLanes == 0;
   LB_UNROLL_BY(1)
   for (int first = 0, n_tile = 0; first < n_rows; first += n_warps() * kActRows, ++n_tile) {
     const int own = first + warp() * kActRows, row = begin + own;
     const bool has_rows = own < n_rows;
-    const float act = has_rows ? act_of_rows<Format>(p, scratch, staged, row, factor) : 0.0f;
+    const float act = has_rows ? act_of_rows<Format, kMatrices>(p, scratch, staged, row, factor) : 0.0f;
     if (!is_rounded) {
-      if (has_rows && is_writer) store_relaxed(to + mailbox_index(row + lane() / 4), mailbox_of(act, wait.tag));
+      if (has_rows && is_writer) store_relaxed(to + mailbox_index(row + lane() / kLanes), mailbox_of(act, wait.tag));
       continue;
     }
     float* tile = scratch.tiles[n_tile % 2];
-    if (is_writer) tile[warp() * kActRows + lane() / 4] = act;
+    if (is_writer) tile[warp() * kActRows + lane() / kLanes] = act;
     block_barrier();  // the tile before the last is written
     if (warp() == n_tile % n_warps())
       write_codes(destination_in(to, p.product.op.n_out, begin + first + lane(), true), tile[lane()], wait.tag,
@@ -131,9 +139,6 @@ LB_NOINLINE void expert_acts(const ExpertTask& p, int part, unsigned char* pool,
   }
 }
 static_assert(kMegaThreads / 32 * kActRows == kRoundBlock);
-
-// Choices whose rows of down a warp has in flight, besides those of other lanes.
-inline constexpr int kSumRows = 4;
 
 // A warp's position in its outputs: one output, some choices of it, some pieces of their rows.
 struct SumCursor {
@@ -147,8 +152,9 @@ struct SumCursor {
   }
 };
 
-// Lanes of a warp divide a row of down, and choices if a row has fewer pieces than a warp has lanes.
-template <class Format>
+// Lanes of a warp divide a row of down, and choices if a row has fewer pieces than a warp has lanes. kSumRows: rows of
+// down that a lane has in flight.
+template <class Format, int kSumRows>
 LB_NOINLINE void expert_sums(const ExpertTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
@@ -164,14 +170,14 @@ LB_NOINLINE void expert_sums(const ExpertTask& p, int part, unsigned char* pool,
     return choice_of(at, i) < p.k && at.piece + column < n_pieces;
   };
   const auto read = [&](const SumCursor& at, typename Format::Piece(&pieces)[kSumRows]) {
+    if (at.out >= end) return;
     const Gemv gemv = expert_rows(p);
+    const int piece = min(at.piece + column, n_pieces - 1);  // pieces and choices that do not exist are read, not used
     LB_UNROLL
-    for (int i = 0; i < kSumRows; ++i)
-      if (at.out < end && has_piece(at, i))
-        pieces[i] = typename Format::Rows(gemv, 0,
-                                          scratch.experts[choice_of(at, i)] * p.per_expert[0] + p.first_row[0] + at.out,
-                                          at.piece + column)
-                        .read(0);
+    for (int i = 0; i < kSumRows; ++i) {
+      const int expert = scratch.experts[min(choice_of(at, i), p.k - 1)];
+      pieces[i] = typename Format::Rows(gemv, 0, expert * p.per_expert[0] + p.first_row[0] + at.out, piece).read(0);
+    }
   };
   SumCursor at = {begin + warp(), 0, 0};
   typename Format::Piece pieces[kSumRows] = {};

@@ -12,6 +12,7 @@ namespace lb::gpu {
 // Weight source of a megakernel's products without helper warps, so all waits are empty.
 struct DirectWeights {
   static constexpr int kHelpers = 0;
+  static constexpr int kActMatrices = 1, kSumRows = 2;  // of experts: in flight. More would spill
   LB_DEVICE static RowSums& sums() {
     unsigned char* shared = dynamic_shared<unsigned char>();
     return *reinterpret_cast<RowSums*>(shared + kMegaSumsAt);
