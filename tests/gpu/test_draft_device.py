@@ -4,6 +4,7 @@ With --pack the tests run on the devices 0 and 1 of the pack's vendor."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from reference.decoder import Decoder
 from reference.draft_files import DraftShape
 from reference.gguf_files import Shape, write_model
 from reference.mtp import Mtp
+from text_data import TINY_HYBRID
 
 VOCAB = 70  # some tokens are guessed by random weights
 HEADS: dict[str, Any] = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 64, "vocab": VOCAB, "ffn": 96}
@@ -31,6 +33,7 @@ DRAFT = DraftShape(
     head_dim=64, n_target_layers=2, taps=(1, 0), sliding=(True, False), vocab=VOCAB, mask_token=VOCAB - 1
 )
 DRAFTS = ["mtp", "dflash"]
+RESERVED = 256 << 20  # bytes that plans leave to the driver
 
 
 @pytest.fixture(scope="module")
@@ -208,14 +211,41 @@ def test_devices_that_are_refused(device: str, names: list[str], message: str) -
         resolve_draft_device(device, of_model)
 
 
-def test_llm(packs: list[_engine.gpu.Pack], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name; a model without a draft model refuses the device."""
+def test_a_plan_without_loading(packs: list[_engine.gpu.Pack], pack_folder: Path, folder: Path) -> None:
+    """As `inspect` makes it: the entries of the engine, on both devices."""
+    engine = opened(packs, folder, "mtp", True)
+    manifest = json.dumps(gpu_packs.manifest_of(pack_folder))
+    facts = [(part["available_bytes"] + RESERVED, manifest, pack.device.n_sms, pack.name)
+             for part, pack in zip(engine.plan["parts"], packs, strict=True)]  # fmt: skip
+    options = dict(engine.options) | {"draft_model": "mtp"}
+    plan, _ = _engine.plan_memory(str(folder / "target.gguf"), *facts[0], draft_device=facts[1], **options)
+    assert [part["entries"] for part in plan["parts"]] == [part["entries"] for part in engine.plan["parts"]]
+
+
+@pytest.fixture
+def where(packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Options that name both devices, by which LLM finds the packs although they are not installed."""
     selections = [Selection(pack.name, pack.device, None, ()) for pack in packs]
     by_index = {pack.device.index: pack for pack in packs}
     monkeypatch.setattr(loading, "resolve_devices", lambda *_, **__: (selections[0],))
     monkeypatch.setattr(loading, "resolve_draft_device", lambda *_, **__: selections[1])
     monkeypatch.setattr(loading, "open_pack", lambda selection: by_index[selection.info.index])
-    where = {"device": packs[0].name, "draft_device": packs[1].name}
+    return {"device": packs[0].name, "draft_device": packs[1].name}
+
+
+@pytest.mark.slow  # a real model on the simulator, which measures the costs of its steps
+def test_llm(packs: list[_engine.gpu.Pack], where: dict[str, str]) -> None:
+    options: dict[str, Any] = {"context": 128, "prefill_chunk": 64, "sessions": 1, "draft_budget": 3}
+    with LLM(str(TINY_HYBRID), draft="mtp", **options, **where) as llm:
+        assert (llm.options.device, llm.options.draft_device) == (packs[0].name, packs[1].name)
+        assert f"draft model on {packs[1].name}, rows to it: " in llm.device_reason
+        assert str(llm.memory_plan).count(" available (") == 2
+        drafted = llm.generate("x = 1", max_tokens=6)
+    with LLM(str(TINY_HYBRID), draft="none", **options, device=packs[0].name) as llm:
+        assert llm.generate("x = 1", max_tokens=6).ids == drafted.ids
+
+
+def test_a_model_that_drafts_without_a_model_takes_no_device(folder: Path, where: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError, match=r"draft_device = .* the model drafts with suffix"):
         LLM(str(folder / "target.gguf"), draft="suffix", **where)
 
