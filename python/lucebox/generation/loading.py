@@ -108,9 +108,9 @@ def _processor_of(engine: _engine.Engine, mmproj: str | None) -> Processor | Non
     """What makes the pixels for the model's vision tower; None without one."""
     if engine.tower is None or mmproj is None:
         return None
-    tower = cast(Mapping[str, int], engine.tower)
+    tower = cast(Mapping[str, Any], engine.tower)
     folder = Path(mmproj) if Path(mmproj).is_dir() else Path(mmproj).parent
-    return Processor.read(folder, tower["unit"], tower["max_rows"])
+    return Processor.read(folder, tower["kind"], tower["unit"], tower["max_rows"])
 
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:
