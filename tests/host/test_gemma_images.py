@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import STEP_COSTS, largest_difference
+from engines import largest_difference
 from gemma_images import Golden, golden_of, open_gemma
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError

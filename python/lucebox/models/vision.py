@@ -109,7 +109,11 @@ def tower_info(path: str) -> TowerInfo:
     else:
         metadata: Mapping[str, Any] = opened.metadata
         n_layers, width = metadata.get("clip.vision.block_count"), metadata.get("clip.vision.embedding_length")
-    tensors = [one for one in list_tensors(opened) if isinstance(opened, _engine.GgufFile) or any(part in one.name for part in _TOWERS)]
+    tensors = [
+        one
+        for one in list_tensors(opened)
+        if isinstance(opened, _engine.GgufFile) or any(part in one.name for part in _TOWERS)
+    ]
     return TowerInfo(path, int(n_layers or 0), int(width or 0), sum(one.bytes for one in tensors))
 
 

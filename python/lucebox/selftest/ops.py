@@ -18,6 +18,7 @@ from lucebox import _engine, _kernels
 
 __all__ = [
     "Op",
+    "add_axis_positions",
     "add_bias",
     "add_norm",
     "add_positions",
@@ -26,6 +27,7 @@ __all__ = [
     "bias_gelu",
     "block_conv",
     "causal_conv",
+    "clamp",
     "copy_rows",
     "delta_inputs",
     "delta_prepare",
@@ -48,6 +50,7 @@ __all__ = [
     "megakernel",
     "merge_heads",
     "mix_experts",
+    "pool_patches",
     "previous_row",
     "products_of",
     "read_patches",

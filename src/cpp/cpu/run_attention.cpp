@@ -158,7 +158,8 @@ void CpuStream::run(const Attention& op) {
   const int first_split = n_splits(first + 1) - 1, end_split = n_splits(n_places);
   const long values = long(op.rows) * op.n_heads * dim * (n_places - first) / 4;
 
-  LB_ASSERT(op.blocks == nullptr || (op.tree.ancestors == nullptr && op.last_seen == nullptr && tile == sparse_rows(group)));
+  LB_ASSERT(op.blocks == nullptr ||
+            (op.tree.ancestors == nullptr && op.last_seen == nullptr && tile == sparse_rows(group)));
   const auto end_of = [&](int row_tile) { return std::min(op.rows, (row_tile + 1) * tile); };
   // Computes a tile of rows over one split. A chain's causal mask ends the split at the tile's last row.
   const auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {

@@ -155,8 +155,14 @@ void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interr
   for (int i = 0; i < n_shards; ++i) {
     const PassBuffers& own = engine_->buffers_of(i, buffers);
     const RowInputs& in = inputs_[i] =
-        !rows.inputs.empty() ? rows.inputs[i] : RowInputs{own.tokens, own.positions, own.parents, own.ancestors, own.last_seen};
-    segments_[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_, i,
+        !rows.inputs.empty() ? rows.inputs[i]
+                             : RowInputs{own.tokens, own.positions, own.parents, own.ancestors, own.last_seen};
+    segments_[i] = {0,
+                    rows.n,
+                    rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{},
+                    state_.n_past(i),
+                    &state_,
+                    i,
                     rows.sees_images ? in.last_seen : nullptr};
     appends_[i] = {.tokens = {in.tokens, n},
                    .positions = {in.positions, 3 * n},

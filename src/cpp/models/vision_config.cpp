@@ -74,8 +74,8 @@ VisionConfig read_folder(const Json& config, const std::string& path) {
                       .ffn = size("intermediate_size"),
                       .patch = size("patch_size"),
                       .merge = size("pooling_kernel_size")};
-    for (const auto& [key, expected] : {std::pair("head_dim", made.width / made.n_heads),
-                                        std::pair("num_key_value_heads", made.n_heads)})
+    for (const auto& [key, expected] :
+         {std::pair("head_dim", made.width / made.n_heads), std::pair("num_key_value_heads", made.n_heads)})
       if (const auto found = number(key))
         LB_CHECK(*found == expected, kUnsupported, path, "/config.json: images: vision_config.", key, " is ", *found,
                  "; supported: ", expected);

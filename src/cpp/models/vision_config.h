@@ -27,8 +27,8 @@ struct VisionConfig {
   int unit() const { return patch * merge; }  // the sides of an image are multiples of this
   int max_rows() const { return is_gemma() ? 1120 : kMaxPatches / (merge * merge); }  // of an image
   int max_patches() const { return max_rows() * merge * merge; }
-  // Axis and inverse frequency of a pair of the 2-D rope, [head_dim / 2]: half of the pairs turn by the row, half by the
-  // column. Gemma's columns come first.
+  // Axis and inverse frequency of a pair of the 2-D rope, [head_dim / 2]: half of the pairs turn by the row, half by
+  // the column. Gemma's columns come first.
   struct Turn {
     bool by_column;
     double inv_freq;

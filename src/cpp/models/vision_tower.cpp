@@ -241,7 +241,9 @@ void VisionTower::visit(const WeightVisitor& visitor) {
   const auto vector = [&](const float*& at, int n) {
     if (at != nullptr) visitor(at, size_t(n));
   };
-  const auto norm = [&](VisionWeights::Norm& one) { vector(one.weight, config_.width), vector(one.bias, config_.width); };
+  const auto norm = [&](VisionWeights::Norm& one) {
+    vector(one.weight, config_.width), vector(one.bias, config_.width);
+  };
   product(weights_.patch);
   const size_t n_positions = size_t(config_.table_side) * (config_.is_gemma() ? 2 : config_.table_side);
   visitor(weights_.positions, n_positions * config_.width);
@@ -424,8 +426,7 @@ std::vector<float> VisionTower::merge(Buffers& b, int n) {
   std::vector<float> rows(size_t(n_rows) * config_.hidden);
   if (config_.is_gemma()) {
     const float root = std::sqrt(float(w));
-    stream_->run(
-        PoolPatches{b.x.data(), weights_.pool_bias, weights_.pool_scale, b.y.data(), n_rows, w, block, root});
+    stream_->run(PoolPatches{b.x.data(), weights_.pool_bias, weights_.pool_scale, b.y.data(), n_rows, w, block, root});
     normalise(weights_.merger_norm, b.y.data(), b.y.data(), n_rows);
     multiply(weights_.merger_down, b.y.data(), rows.data(), b, n_rows);
     return rows;

@@ -38,15 +38,15 @@ struct VisionWeights {
   };
   struct Layer {
     Norm attention_norm, mlp_norm;
-    Norm attention_post_norm, mlp_post_norm;  // of the branches before they are added
-    std::vector<VisionProduct> qkv;           // one product of q, k and v, or one of each
-    VisionProduct out, up, down, gate;        // gate without data: gelu(up) instead of gelu(gate) * up
+    Norm attention_post_norm, mlp_post_norm;           // of the branches before they are added
+    std::vector<VisionProduct> qkv;                    // one product of q, k and v, or one of each
+    VisionProduct out, up, down, gate;                 // gate without data: gelu(up) instead of gelu(gate) * up
     const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]; null: none
   };
   VisionProduct patch;     // [width, 3 * patch * patch], of Qwen the sum of the weights of both frames
   const float* positions;  // [table_side^2, width], or [2, table_side, width]
   std::vector<Layer> layers;
-  const float* v_norm = nullptr;                           // [head_dim] ones, if q and k have norms
+  const float* v_norm = nullptr;                            // [head_dim] ones, if q and k have norms
   const float *pool_bias = nullptr, *pool_scale = nullptr;  // [width]; null: none
   Norm merger_norm;
   VisionProduct merger_up, merger_down;  // merger_up without data: merger_down alone

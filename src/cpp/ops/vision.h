@@ -47,11 +47,11 @@ struct AddAxisPositions {
 
 // y[r,:] = (factor * mean of the `block` rows of x from block * r on - bias) * scale
 struct PoolPatches {
-  const float* x;         // [rows * block, dim]
-  const float* bias;      // [dim]; null: 0
-  const float* scale;     // [dim]; null: 1; with a bias only
-  float* y;               // [rows, dim]
-  int rows, dim, block;   // dim a multiple of 4
+  const float* x;        // [rows * block, dim]
+  const float* bias;     // [dim]; null: 0
+  const float* scale;    // [dim]; null: 1; with a bias only
+  float* y;              // [rows, dim]
+  int rows, dim, block;  // dim a multiple of 4
   float factor;
 };
 
@@ -81,9 +81,9 @@ struct BiasGelu {
   int is_exact;       // 1: by erf; 0: its tanh approximation
 };
 
-// The heads of q, k and v apart, with their biases; q and k rotated, all padded with zeros to `padded` values. The pairs
-// of a head are those of Rope (kHalves), or with is_by_axis of each half of the head apart. Row r of k and v becomes
-// slot first + r of pages as in KvLayer, whose page table is 0, 1, 2, ...
+// The heads of q, k and v apart, with their biases; q and k rotated, all padded with zeros to `padded` values. The
+// pairs of a head are those of Rope (kHalves), or with is_by_axis of each half of the head apart. Row r of k and v
+// becomes slot first + r of pages as in KvLayer, whose page table is 0, 1, 2, ...
 struct SplitHeads {
   const float* x;     // [rows, 3, heads, dim] projected q, k and v, strides below
   const float* bias;  // [3, heads, dim]; null: none

@@ -1,5 +1,6 @@
 // ReadPatches: bytes of an image to rows of pixels, a value per thread. AddPositions, AddAxisPositions: the bilinear
-// position table, or one of each axis; PoolPatches: the mean of a block of patches; four values per thread. Grid: x walks a row, y the rows. Bound: bandwidth.
+// position table, or one of each axis; PoolPatches: the mean of a block of patches; four values per thread. Grid: x
+// walks a row, y the rows. Bound: bandwidth.
 #include "dialect.h"
 
 #include "ops/vision.h"

@@ -172,9 +172,7 @@ class PrefixCache:
             parting = node.end if node.children else None
             if min_append(chunk) <= shared < len(plan.ids) - node.end:
                 parting = node.end + shared // PAGE * PAGE
-            return Plan(
-                plan.ids, boundaries, chunk, owner, known=known, parting=parting, images_are_whole=whole
-            ), path
+            return Plan(plan.ids, boundaries, chunk, owner, known=known, parting=parting, images_are_whole=whole), path
         segments = list(plan.segments(len(plan.ids) - 1))
         path = self._parts.walk(owner, segments)
         if path and path[-1].children and len(path) < len(segments):
