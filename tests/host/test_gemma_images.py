@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from engines import largest_difference
 from gemma_images import Golden, golden_of, open_gemma
-from lucebox import _engine
+from lucebox import LLM, _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.generation.prefix_cache import PrefixCache
 from lucebox.generation.prefix_cache.plan import append_ends, around_images
 from lucebox.images.processor import Processor, gemma_resize
 from lucebox.models.vision import find_tower, tower_info
+from PIL import Image
 from reference import checkpoints, convert
 from tolerances import tolerance
 
@@ -210,3 +211,58 @@ def test_the_processor_of_a_folder(tmp_path: Path) -> None:
         (tmp_path / "preprocessor_config.json").write_text(f'{{"max_soft_tokens": {value}}}')
         with pytest.raises(FormatError, match="max_soft_tokens is .*, expected a number from 1 to 1120"):
             read()
+
+
+# --- LLM.chat
+
+SPECIAL = ["<bos>", "<turn|>", "<|turn>", "<|image>", "<image|>", "<|image|>"]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|turn>{{ m['role'] }}\n{{ m['content'] | trim }}<turn|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn>model\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def with_text(whole: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint with a tokenizer of bytes, a chat template and images of at most 70 rows."""
+    tokens = [*SPECIAL, *(f"<0x{i:02X}>" for i in range(256)), "\u2581"]
+    config = json.loads((whole.folder / "config.json").read_text())
+    config["text_config"]["vocab_size"] = len(tokens)
+    tensors = convert.values_of(whole.folder / "model.safetensors")
+    embedding = "model.language_model.embed_tokens.weight"
+    tensors[embedding] = np.resize(tensors[embedding], (len(tokens), 64))
+    folder = checkpoints.write(tmp_path_factory.mktemp("chat"), config, tensors)
+    added = [{"id": i, "content": token, "special": True, "normalized": False, "single_word": False,
+              "lstrip": False, "rstrip": False} for i, token in enumerate(SPECIAL)]  # fmt: skip
+    tokenizer = {
+        "version": "1.0", "added_tokens": added,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "pre_tokenizer": None, "post_processor": None, "decoder": None,
+        "model": {"type": "BPE", "byte_fallback": True, "fuse_unk": True, "unk_token": None,
+                  "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    text = {"bos_token": "<bos>", "eos_token": "<turn|>", "add_bos_token": True, "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(text))
+    (folder / "processor_config.json").write_text('{"image_processor": {"max_soft_tokens": 70}}')
+    return folder
+
+
+def test_chat_with_images(with_text: Path) -> None:
+    def user(seed: int, text: str) -> dict[str, Any]:
+        image = Image.fromarray(np.random.default_rng(seed).integers(0, 256, (100, 100, 3), np.uint8))
+        return {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}
+
+    with LLM(with_text, context=512, threads=2, draft="none") as llm:
+        messages = [user(1, "A number?")]
+        shown = "<bos><|turn>user\n\n\n<|image><|image|><image|>\n\nA number?<turn|>\n<|turn>model\n"
+        assert llm.render(messages) == shown
+        first = llm.chat(messages, temperature=0, max_tokens=4)
+        n_text = len(llm.tokenize(shown))
+        assert first.usage.prompt_tokens == n_text - 1 + 64  # 8 x 8 rows in place of the pad
+        messages += [first.message, user(2, "And here?")]
+        second = llm.chat(messages, temperature=0, max_tokens=4)
+        assert second.usage.cached_tokens >= first.usage.prompt_tokens
+    with LLM(with_text, context=512, threads=2, draft="none", prefix_cache=0) as fresh:
+        again = fresh.chat(messages, temperature=0, max_tokens=4)
+    assert again.ids == second.ids and again.usage.cached_tokens == 0

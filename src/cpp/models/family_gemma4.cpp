@@ -1,4 +1,4 @@
-// Gemma 4, text: windows in five of six layers, whose heads are smaller and have a rope of their own; norms before and
+// Gemma 4: windows in five of six layers, whose heads are smaller and have a rope of their own; norms before and
 // after each branch; in the last layers of E2B and E4B no keys and values, and an own input of each token; in 26B-A4B
 // experts beside the dense network.
 #include <algorithm>
