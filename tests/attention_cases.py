@@ -37,7 +37,8 @@ def compare(
     ancestors: NDArray[np.uint64] | None = None, parent: NDArray[np.int32] | None = None, family: str = "",
     sinks: F32 | None = None, **hidden: Any,
 ) -> F32:  # fmt: skip
-    """Checks the result, with errors relative to the largest value, and returns it. `hidden`: first_slot, window."""
+    """Checks the result, with errors relative to the largest value, and returns it. `hidden`: first_slot, window,
+    last_seen."""
     rows, _, dim = q.shape
     # Pages that no row sees may hold NaN, which a weight of zero does not hide in the reference.
     keys, values = (np.nan_to_num(stored)[: n_past + rows] for stored in (cache.keys, cache.values))
@@ -142,3 +143,17 @@ def sinks(
     q = normal(rng, rows, heads, dim) * np.float32(3)
     own = rng.choice(np.array([-30, 0, 2, 9, 40], np.float32), heads)
     return compare(on, cache, q, n_past, None, masks, parent, sinks=own, window=window)
+
+
+def images(
+    on: dict[str, Any], rng: np.random.Generator, types: tuple[str, str], heads: int, kv_heads: int, dim: int,
+    n_past: int, rows: int, window: int = 0,
+) -> None:  # fmt: skip
+    """A chain with images, whose rows see the whole image: one at its start, others of any size, some within a page."""
+    cache = filled(n_past + rows, kv_heads, dim, *types, rng, 0, on.get("isa", "auto"))
+    last_seen, at = np.arange(rows, dtype=np.int32), 0
+    while at < rows:
+        end = min(at + int(rng.integers(1, rows + 1)), rows)
+        last_seen[at:end] = end - 1
+        at = end + int(rng.integers(0, 9))
+    compare(on, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past, window=window, last_seen=last_seen)

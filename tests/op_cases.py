@@ -230,6 +230,59 @@ def test_heads_of_patches(on: On, dtype: str, shape: tuple[int, int, int, int], 
     assert np.array_equal(merged, got_q[..., :dim].transpose(1, 0, 2))
 
 
+@pytest.mark.parametrize("dtype", ("F32", "F16"))
+@pytest.mark.parametrize("shape", [shape for shape in shapes.VISION_HEADS if shape[2] % 8 == 0])
+def test_heads_rotated_by_axis(on: On, dtype: str, shape: tuple[int, int, int, int], seed: int) -> None:
+    """Each half of a head has its own pairs; q, k and v are one after another, and have no biases."""
+    rng, (rows, heads, dim, _) = np.random.default_rng(seed), shape
+    x, _, cos, sin, *rest = heads_of(rng, *shape, dtype)
+    parts = np.ascontiguousarray(np.asarray(x).transpose(1, 0, 2, 3))
+    got_q, *pages = ops.split_heads(parts.transpose(1, 0, 2, 3), None, cos, sin, *rest, 1, **on)
+
+    def rotated(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        halves = zip(
+            *(np.split(one, 2, -1) for one in (values, np.asarray(cos, np.float64), np.asarray(sin, np.float64))),
+            strict=True,
+        )
+        return np.concatenate([rope_reference.rope(*half, "halves") for half in halves], -1)
+
+    q, k, v = parts.astype(np.float64)
+    check("rope", got_q[..., :dim], rotated(q).transpose(1, 0, 2), 10)
+    for page, expected in zip(pages, (rotated(k), v), strict=True):
+        values = page if dtype == "F32" else page.view(np.float16)
+        slots = values.transpose(0, 2, 1, 3).reshape(-1, heads, values.shape[-1])
+        check("rope" if dtype == "F32" else "f16_store", slots[60 : 60 + rows, :, :dim], expected, 10)
+
+
+@pytest.mark.parametrize("shape", shapes.PATCHES)
+def test_positions_by_axis(on: On, shape: tuple[int, int, int, int], seed: int) -> None:
+    rng, (height, columns, _, merge) = np.random.default_rng(seed), shape
+    n, table = height * columns, normal(rng, 2, 9, 12)
+    row, column = vision_reference.place(np.arange(n), columns, merge)
+    added = table[0, column].astype(np.float64) + table[1, row]
+    for first in (0, merge * merge):
+        y = normal(rng, n - first, 12)
+        got = ops.add_axis_positions(y, table, columns, merge, first, **on)
+        check("layer_norm", got, y + added[first:], np.full_like(y, 4))
+
+
+@pytest.mark.parametrize("shape", shapes.POOLS)
+def test_pooled_patches(on: On, shape: tuple[int, int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, bias, scale = normal(rng, *shape), normal(rng, shape[2]), normal(rng, shape[2])
+    mean = x.astype(np.float64).mean(1) * float(np.float32(3.7))
+    unit = np.full_like(mean, 10)
+    check("layer_norm", ops.pool_patches(x, 3.7, **on), mean, unit)
+    check("layer_norm", ops.pool_patches(x, 3.7, bias, scale, **on), (mean - bias) * scale, unit)
+
+
+@pytest.mark.parametrize("shape", shapes.LAYER_NORMS)
+def test_clamp(on: On, shape: tuple[int, int], seed: int) -> None:
+    x = normal(np.random.default_rng(seed), *shape)
+    assert np.array_equal(ops.clamp(x, -0.5, 1.25, **on), np.clip(x, np.float32(-0.5), np.float32(1.25)))
+    assert np.array_equal(ops.clamp(x, -np.inf, np.inf, **on), x)
+
+
 @pytest.mark.parametrize("shape", shapes.COPIES)
 def test_copy_rows(on: On, shape: tuple[int, ...], seed: int) -> None:
     """The other columns stay unchanged (the binding checks it)."""

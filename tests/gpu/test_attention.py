@@ -196,6 +196,29 @@ def test_sinks_and_windows(
     assert kernel in started[0] and "attention_merge_kernel" in started
 
 
+@pytest.mark.parametrize("window", (0, 64))
+@pytest.mark.parametrize(
+    ("kernel", "types", "dim", "rows"),
+    (
+        ("decode", ("F16", "F16"), 64, 4),
+        ("decode_8", ("q8_0", "q8_0"), 64, 4),
+        ("prefill", ("F16", "F16"), 256, 150),
+        ("prefill", ("q8_0", "wht4"), 128, 70),
+        ("fp32", ("F32", "F32"), 24, 70),
+        ("", ("F16", "F16"), 512, 70),
+    ),
+)
+def test_images(
+    pack: _engine.gpu.Pack, kernel: str, types: tuple[str, str], dim: int, rows: int, window: int, seed: int
+) -> None:
+    """Rows of an image see the whole image."""
+    ops.take_started(pack)
+    for n_past in (0, 131):
+        attention_cases.images({"pack": pack}, np.random.default_rng(seed), types, 4, 2, dim, n_past, rows, window)
+    started = ops.take_started(pack)
+    assert kernel in started[0] and "sm90" not in started[0]
+
+
 @pytest.mark.parametrize("rows", (40, 200))
 @pytest.mark.parametrize("window", (64, 100))
 def test_sinks_and_windows_without_wgmma(pack_of_warps: _engine.gpu.Pack, rows: int, window: int, seed: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_vl
 from engines import STEP_COSTS, largest_difference
+from gemma_images import golden_of, open_gemma
 from lucebox import _engine
 from numpy.typing import NDArray
 from PIL import Image
@@ -138,6 +139,22 @@ def test_trees_and_batches_after_images(pack: _engine.gpu.Pack, data: Path) -> N
         for one, its, own in zip(together, sessions, samplers, strict=True):
             one.append(its.sample(own))
     assert [one[len(ids) :] for one in together] == [answer, answer]
+
+
+@pytest.mark.parametrize("name", ["gemma4_vl_a", "gemma4_vl_b"])
+@pytest.mark.parametrize("chunk", [100, 128])
+def test_gemma_on_the_device(pack: _engine.gpu.Pack, data: Path, name: str, chunk: int) -> None:
+    """The tower's rows, and logits after images whose rows see each other (a) or earlier rows only (b)."""
+    golden = golden_of(data, name)
+    engine = open_gemma(golden.folder, pack=pack, prefill_chunk=chunk, threads=2)
+    engine.step_costs = STEP_COSTS
+    images = golden.encoded(engine)
+    for image, expected in zip(images, golden.features, strict=True):
+        assert largest_difference(image.rows, expected) < tolerance("vision", "f32_device")
+    ids, session = golden.ids_with(images), _engine.Session(engine)
+    for end in (len(ids) - 5, len(ids)):
+        session.sync(ids[:end])
+        assert largest_difference(session.logits(), golden.logits[end - 1]) < SPREAD * tolerance("logits", "f32_device")
 
 
 @pytest.mark.parametrize("split", ["layer", "tensor"])

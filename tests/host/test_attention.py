@@ -70,6 +70,14 @@ def test_sinks(isa: str, n_past: int, rows: int, window: int, seed: int) -> None
         attention_cases.sinks({"isa": isa}, rng, types, 6, 2, dim, n_past, rows, 0, window, rows == 7)
 
 
+@pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (3, 65), (130, 7), (2500, 5), (200, 300)))
+@pytest.mark.parametrize("window", (0, 64, 129))
+def test_images(isa: str, n_past: int, rows: int, window: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for types, dim in ((("F16", "F32"), 40), (("q8_0", "wht4"), 64)):
+        attention_cases.images({"isa": isa}, rng, types, 6, 2, dim, n_past, rows, window)
+
+
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))
 def test_a_row_has_the_same_bits_alone(isa: str, n_past: int, rows: int) -> None:
     """Rows of a tree, a short chain and a long chain equal the row computed alone after its path, across page and split

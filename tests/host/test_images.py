@@ -91,7 +91,7 @@ def test_exif_turns_the_image(orientation: int) -> None:
 
 
 def test_pixels_of_a_fitting_image_are_unchanged() -> None:
-    processor = Processor(32, 4096, 98304)
+    processor = Processor("qwen3_5", 32, 4096, 98304)
     image = photo(64, 96)
     assert np.array_equal(processor.pixels(source(file_of(image))), np.asarray(image))
     assert processor.pixels(source(file_of(photo(1, 1)))).shape == (64, 64, 3)
@@ -219,13 +219,13 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_processor_reads_the_models_limits(tmp_path: Path) -> None:
-    assert Processor.read(tmp_path, 32, 4096) == Processor(32, 4096, 4096 * 1024)
+    assert Processor.read(tmp_path, "qwen3_5", 32, 4096) == Processor("qwen3_5", 32, 4096, 4096 * 1024)
     file = tmp_path / "preprocessor_config.json"
     file.write_text(json.dumps({"size": {"shortest_edge": 65536, "longest_edge": 16777216}}))
-    assert Processor.read(tmp_path, 32, 4096) == Processor(32, 65536, 4096 * 1024)
+    assert Processor.read(tmp_path, "qwen3_5", 32, 4096) == Processor("qwen3_5", 32, 65536, 4096 * 1024)
     file.write_text(json.dumps({"min_pixels": 3136, "max_pixels": 200704, "image_mean": [0.5, 0.5, 0.5]}))
-    assert Processor.read(tmp_path, 32, 4096) == Processor(32, 3136, 200704)
+    assert Processor.read(tmp_path, "qwen3_5", 32, 4096) == Processor("qwen3_5", 32, 3136, 200704)
     for wrong in ({"image_mean": [0.48, 0.46, 0.41]}, {"max_pixels": "many"}):
         file.write_text(json.dumps(wrong))
         with pytest.raises(FormatError, match=r"preprocessor_config\.json: "):
-            Processor.read(tmp_path, 32, 4096)
+            Processor.read(tmp_path, "qwen3_5", 32, 4096)

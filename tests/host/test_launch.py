@@ -67,6 +67,9 @@ def test_ops_of_vision_towers(name: str) -> None:
     for op, numbers in (
         ("read_patches", {**image, "patch": 16}),
         ("add_positions", {**image, "dim": 1152, "side": 48}),
+        ("add_axis_positions", {"columns": 48, "merge": 3, "dim": 1152, "side": 10240}),
+        ("pool_patches", {"dim": 1152, "block": 9}),
+        ("clamp", {"dim": 4304}),
         ("layer_norm", {"dim": 1152}),
         ("bias_gelu", {"dim": 4304}),
         ("split_heads", {**heads, "type": "f16"}),
@@ -75,6 +78,8 @@ def test_ops_of_vision_towers(name: str) -> None:
         for rows in (1, 3, 4096):
             (launch,) = choose(name, op, rows=rows, **numbers)
             check(launch, name)
+    with pytest.raises(InvalidRequestError, match="rotation by axis takes sizes in multiples of 8"):
+        choose(name, "split_heads", rows=1, heads=1, dim=4, padded=64, type="f16", is_by_axis=1)
     with pytest.raises(InvalidRequestError, match=r"\[layer_norm\] \[1, 6\]: sizes must be multiples of 4"):
         choose(name, "layer_norm", rows=1, dim=6)
 

@@ -25,9 +25,10 @@ def visible(
     first_slot: int = 0,
     window: int = 0,
     parent: NDArray[np.int32] | None = None,
+    last_seen: NDArray[np.int32] | None = None,
 ) -> NDArray[np.bool_]:
     """[rows, n_past + rows]: the slots that each row sees. Committed slots: from first_slot on, in the row's window. A
-    chain's new slots: up to the row, in its window; a tree's: the row's ancestors, which no window hides. A row of a
+    chain's new slots: up to the row, or up to last_seen of the row, in its window; a tree's: the row's ancestors, which no window hides. A row of a
     tree has the window of its depth."""
     mask = np.ones((rows, n_past + rows), bool)
     for r in range(rows):
@@ -35,7 +36,8 @@ def visible(
         for s in range(n_past if ancestors is not None else n_past + rows):
             mask[r, s] = window == 0 or s > n_past + at - window
         for j in range(rows):
-            mask[r, n_past + j] &= j <= r if ancestors is None else bool(int(ancestors[r]) >> j & 1)
+            last = r if last_seen is None else last_seen[r]
+            mask[r, n_past + j] &= bool(j <= last) if ancestors is None else bool(int(ancestors[r]) >> j & 1)
     mask[:, : min(first_slot, n_past)] = False
     return mask
 

@@ -35,6 +35,29 @@ GEMMA4_NAMES = {
     "post_feedforward_layernorm_1": "post_ffw_norm_1",
     "post_feedforward_layernorm_2": "post_ffw_norm_2",
 }
+TOWER = ("model.vision_tower.", "model.embed_vision.")
+TOWER_NAMES = {
+    "model.vision_tower.patch_embedder.input_proj": "v.patch_embd.weight",
+    "model.vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
+    "model.vision_tower.std_bias": "v.std_bias",
+    "model.vision_tower.std_scale": "v.std_scale",
+    "model.embed_vision.embedding_projection": "mm.input_projection.weight",
+}
+TOWER_LAYER_NAMES = {
+    "input_layernorm": "ln1",
+    "pre_feedforward_layernorm": "ln2",
+    "post_attention_layernorm": "attn_post_norm",
+    "post_feedforward_layernorm": "ffn_post_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 TOP_NAMES = {hf: gguf for gguf, hf in checkpoints.TOP_NAMES.items()} | {
     "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj",
@@ -43,8 +66,14 @@ TOP_NAMES = {hf: gguf for gguf, hf in checkpoints.TOP_NAMES.items()} | {
 
 
 def to_gguf(folder: Path, path: Path) -> Path:
+    """The text model of a checkpoint."""
     config = json.loads((folder / "config.json").read_text())
-    weights = values_of(folder / "model.safetensors")
+    config = config.get("text_config", config)
+    weights = {
+        name.replace("model.language_model.", "model."): value
+        for name, value in values_of(folder / "model.safetensors").items()
+        if not name.startswith(TOWER)
+    }
     architecture = ARCHITECTURES[config["model_type"]]
     fields = {"general.architecture": architecture, **metadata(config)}
     tensors: dict[str, F32 | gguf_files.Packed] = {}
@@ -62,6 +91,43 @@ def to_gguf(folder: Path, path: Path) -> Path:
         rotated = int(pairs * scaling["full_attention"]["partial_rotary_factor"])
         tensors["rope_freqs.weight"] = np.array([1.0] * rotated + [1e30] * (pairs - rotated), np.float32)
     return gguf_files.write(path, fields, tensors)
+
+
+def to_projector(folder: Path, path: Path, **changes: Any) -> Path:
+    """The vision tower of a checkpoint of Gemma 4 as a multimodal projector. changes: of metadata."""
+    config = json.loads((folder / "config.json").read_text())
+    vision = config["vision_config"]
+    tensors: dict[str, F32 | gguf_files.Packed] = {}
+    for name, value in values_of(folder / "model.safetensors").items():
+        if not name.startswith(TOWER):
+            continue
+        stem = name.removesuffix(".weight").removesuffix(".linear")
+        if stem in TOWER_NAMES:
+            if stem.endswith("input_proj"):  # a convolution: channels first
+                side = vision["patch_size"]
+                value = np.ascontiguousarray(value.reshape(-1, side, side, 3).transpose(0, 3, 1, 2))
+            tensors[TOWER_NAMES[stem]] = value
+            continue
+        layer, kind = stem.removeprefix("model.vision_tower.encoder.layers.").split(".", 1)
+        module, _, bound = kind.rpartition(".")
+        if bound.endswith(("_min", "_max")):
+            tensors[f"v.blk.{layer}.{TOWER_LAYER_NAMES[module]}.{bound}"] = value.reshape(1)
+        else:
+            tensors[f"v.blk.{layer}.{TOWER_LAYER_NAMES[kind]}.weight"] = value
+    fields = {
+        "general.architecture": "clip",
+        "vision.projector_type": "gemma4v",
+        "vision.projection_dim": config["text_config"]["hidden_size"],
+        "vision.block_count": vision["num_hidden_layers"],
+        "vision.embedding_length": vision["hidden_size"],
+        "vision.attention.head_count": vision["num_attention_heads"],
+        "vision.feed_forward_length": vision["intermediate_size"],
+        "vision.patch_size": vision["patch_size"],
+        "vision.attention.layer_norm_epsilon": vision["rms_norm_eps"],
+        "vision.image_mean": [0.0, 0.0, 0.0],
+        "vision.image_std": [1.0, 1.0, 1.0],
+    }
+    return gguf_files.write(path, fields | changes, tensors)
 
 
 def values_of(path: Path) -> dict[str, F32]:

@@ -204,7 +204,7 @@ class ChatModel:
         messages, shown = for_template(profile, messages, shown)
         if not continues(conversation):
             text = template.render(messages, tools=shown, **variables)
-            return self._tokenized(text, BegunText(text, ""), None, limit, ImagePlaces(text, images))
+            return self._tokenized(text, BegunText(text, ""), None, limit, ImagePlaces(text, images, self.model))
 
         def render(messages: list[Message], thinks: bool) -> str:
             on = {switch: True} if switch and thinks else {}
@@ -213,7 +213,7 @@ class ChatModel:
         found = begun_text(messages, profile.thinking, render)
         begun = "" if found.is_thought else unmarked(found.begun)
         text = found.head + found.begun
-        return self._tokenized(text, found, begun, limit, ImagePlaces(text, images))
+        return self._tokenized(text, found, begun, limit, ImagePlaces(text, images, self.model))
 
     def prompt_of_text(self, conversation: Conversation) -> Prompt:
         """The prompt of an answer that begins with its text: thinking is off, or ended without a thought

@@ -22,8 +22,11 @@ from lucebox.text import Ids
 
 __all__ = ["ImagePlaces", "take_images", "with_markers"]
 
-PAD = "<|image_pad|>"
-_TEXT = f"<|vision_start|>{PAD}<|vision_end|>"
+# What stands for an image in a prompt, by the family of the vision tower: the text before, for, and after its rows.
+_TEXTS = {
+    "qwen3_5": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    "gemma4": ("\n\n<|image>", "<|image|>", "<image|>\n\n"),
+}
 _KEY = "images"
 _ROLES = ("user", "tool")
 
@@ -103,7 +106,8 @@ def _encoded(model: LoadedModel, source: ImageSource) -> _engine.EncodedImage:
 class ImagePlaces:
     """The images of a rendered prompt, in order."""
 
-    def __init__(self, text: str, sources: Mapping[str, ImageSource]) -> None:
+    def __init__(self, text: str, sources: Mapping[str, ImageSource], model: LoadedModel) -> None:
+        self._texts = _TEXTS[model.processor.kind if model.processor is not None else "qwen3_5"]
         self._sources = sources
         self._order = [sources[marker] for marker in MARKER.findall(text) if marker in sources] if sources else []
 
@@ -111,7 +115,7 @@ class ImagePlaces:
         """The text with vision tokens in place of markers."""
         if not self._sources:
             return text
-        return MARKER.sub(lambda found: _TEXT if found[0] in self._sources else found[0], text)
+        return MARKER.sub(lambda found: "".join(self._texts) if found[0] in self._sources else found[0], text)
 
     def expand(self, ids: Ids, model: LoadedModel) -> tuple[Ids, tuple[_engine.EncodedImage, ...]]:
         """The ids with the ids of each image in place of its pad token, and the images.
@@ -123,10 +127,11 @@ class ImagePlaces:
         if not self._order:
             return ids, ()
         images = tuple(map(partial(_encoded, model), self._order))
-        pad = model.tokenizer.encode(PAD, add_bos=False)
+        name = self._texts[1]
+        pad = model.tokenizer.encode(name, add_bos=False)
         at = np.flatnonzero(ids == pad[0]) if len(pad) == 1 else np.empty(0, np.int64)
         if len(at) != len(self._order):
-            raise UnsupportedError(f"{model.info.name} has no token {PAD}, so its prompts cannot contain images")
+            raise UnsupportedError(f"{model.info.name} has no token {name}, so its prompts cannot contain images")
         parts, start = [], 0
         for place, image in zip(at, images, strict=True):
             parts += [ids[start:place], image.ids]

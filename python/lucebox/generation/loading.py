@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from lucebox import _engine
 from lucebox.compression.compressor import Compressor
@@ -111,9 +111,9 @@ def _processor_of(engine: _engine.Engine, mmproj: str | None) -> Processor | Non
     """What makes the pixels for the model's vision tower; None without one."""
     if engine.tower is None or mmproj is None:
         return None
-    tower = cast(Mapping[str, int], engine.tower)
+    tower = cast(Mapping[str, Any], engine.tower)
     folder = Path(mmproj) if Path(mmproj).is_dir() else Path(mmproj).parent
-    return Processor.read(folder, tower["unit"], tower["max_rows"])
+    return Processor.read(folder, tower["kind"], tower["unit"], tower["max_rows"])
 
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:

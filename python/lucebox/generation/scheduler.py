@@ -30,7 +30,7 @@ from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerCl
 from lucebox.generation.kv_admission import KvAdmission
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.observer import Observer
-from lucebox.generation.prefix_cache import PrefixCache, append_ends, turn_ends
+from lucebox.generation.prefix_cache import PrefixCache, append_ends, around_images, turn_ends
 from lucebox.generation.request import Failed, Finished, GenerationRequest, Sink
 from lucebox.generation.sequence import Sequence
 
@@ -316,6 +316,8 @@ class Scheduler:
 
     def _nearest(self, request: GenerationRequest, free: list[_engine.Session]) -> _engine.Session:
         ends = append_ends(len(request.ids), turn_ends(request.ids, self._model.end_ids), free[0].prefill_chunk)
+        if free[0].images_are_whole:
+            ends = around_images(ends, request.ids)
 
         def match(session: _engine.Session) -> int:
             return session.matched_prefix(request.ids, ends) if self._pool.sender_of(session) == request.sender else 0

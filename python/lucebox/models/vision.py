@@ -18,10 +18,12 @@ from lucebox.models.resolve import ResolvedModel
 
 __all__ = ["TowerInfo", "fetch_tower", "find_tower", "tower_info"]
 
-_ARCHITECTURES = ("qwen35", "qwen35moe")
-_PROJECTOR = "qwen3vl_merger"
+_PROJECTORS = {"qwen35": "qwen3vl_merger", "qwen35moe": "qwen3vl_merger", "gemma4": "gemma4v"}
+"""The projector of each architecture (GGUF) with a vision tower."""
 _QUANT = re.compile(r"[-_.](?:i?q\d\w*|b?f16|f32)$")  # at the end of a name
 _PATCHES = ("model.visual.patch_embed.proj.weight", "visual.patch_embed.proj.weight")
+_GEMMA_PATCHES = "model.vision_tower.patch_embedder.input_proj.weight"
+_TOWERS = ("visual.", "model.vision_tower.", "model.embed_vision.")  # in names of tensors
 
 
 def find_tower(mmproj: str | None, model: Path) -> str | None:
@@ -42,12 +44,13 @@ def find_tower(mmproj: str | None, model: Path) -> str | None:
     if isinstance(opened, _engine.Safetensors):
         return str(model) if _has_tower(opened) else None
     metadata: Mapping[str, Any] = opened.metadata
-    if metadata.get("general.architecture") not in _ARCHITECTURES:
+    architecture = metadata.get("general.architecture")
+    if architecture not in _PROJECTORS:
         return None
-    hidden = metadata.get(f"{metadata['general.architecture']}.embedding_length")
+    hidden = metadata.get(f"{architecture}.embedding_length")
     files = [file for folder in _folders(model) for file in sorted(folder.glob("*mmproj*.gguf"))]
     beside = (file for file in files if _may_belong(file.name, model.name))
-    found = [file for file in beside if _fits(file, hidden)]
+    found = [file for file in beside if _fits(file, _PROJECTORS[architecture], hidden)]
     return str(min(found, key=lambda file: -_common(file.name, model.name))) if found else None
 
 
@@ -102,18 +105,24 @@ def tower_info(path: str) -> TowerInfo:
     opened = _engine.open_model_file(path)
     if isinstance(opened, _engine.Safetensors):
         vision = cast(Mapping[str, Any], opened.config).get("vision_config", {})
-        n_layers, width = vision.get("depth"), vision.get("hidden_size")
+        n_layers, width = vision.get("depth", vision.get("num_hidden_layers")), vision.get("hidden_size")
     else:
         metadata: Mapping[str, Any] = opened.metadata
         n_layers, width = metadata.get("clip.vision.block_count"), metadata.get("clip.vision.embedding_length")
-    tensors = [one for one in list_tensors(opened) if isinstance(opened, _engine.GgufFile) or "visual." in one.name]
+    tensors = [
+        one
+        for one in list_tensors(opened)
+        if isinstance(opened, _engine.GgufFile) or any(part in one.name for part in _TOWERS)
+    ]
     return TowerInfo(path, int(n_layers or 0), int(width or 0), sum(one.bytes for one in tensors))
 
 
 def _has_tower(model: _engine.Safetensors) -> bool:
     config = cast(Mapping[str, Any], model.config)
-    vision = config.get("vision_config")
-    is_known = str(config.get("model_type", "")).startswith("qwen3_5") and isinstance(vision, Mapping)
+    vision, kind = config.get("vision_config"), str(config.get("model_type", ""))
+    if kind == "gemma4":
+        return any(name == _GEMMA_PATCHES for name, *_ in model.tensors)
+    is_known = kind.startswith("qwen3_5") and isinstance(vision, Mapping)
     if not is_known or not isinstance(vision, Mapping) or vision.get("deepstack_visual_indexes"):
         return False
     return any(name in _PATCHES for name, *_ in model.tensors)
@@ -122,7 +131,7 @@ def _has_tower(model: _engine.Safetensors) -> bool:
 def _reads_images(model: Path) -> bool:
     """Whether a GGUF file is of an architecture with a vision tower."""
     opened = _engine.open_model_file(str(model))
-    return isinstance(opened, _engine.GgufFile) and opened.metadata.get("general.architecture") in _ARCHITECTURES
+    return isinstance(opened, _engine.GgufFile) and opened.metadata.get("general.architecture") in _PROJECTORS
 
 
 def _folders(model: Path) -> list[Path]:
@@ -137,14 +146,14 @@ def _may_belong(mmproj: str, model: str) -> bool:
     return model.lower().startswith(name)
 
 
-def _fits(file: Path, hidden: object) -> bool:
+def _fits(file: Path, projector: str, hidden: object) -> bool:
     try:
         opened = _engine.open_model_file(str(file))
     except LuceboxError:
         return False
     metadata: Mapping[str, Any] = opened.metadata if isinstance(opened, _engine.GgufFile) else {}
-    is_known = metadata.get("clip.projector_type") == _PROJECTOR
-    return is_known and metadata.get("clip.vision.projection_dim") == hidden
+    found = metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type")
+    return found == projector and metadata.get("clip.vision.projection_dim") == hidden
 
 
 def _common(a: str, b: str) -> int:

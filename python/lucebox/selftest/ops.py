@@ -18,6 +18,7 @@ from lucebox import _engine, _kernels
 
 __all__ = [
     "Op",
+    "add_axis_positions",
     "add_bias",
     "add_norm",
     "add_positions",
@@ -26,6 +27,7 @@ __all__ = [
     "bias_gelu",
     "block_conv",
     "causal_conv",
+    "clamp",
     "copy_rows",
     "delta_inputs",
     "delta_prepare",
@@ -48,6 +50,7 @@ __all__ = [
     "megakernel",
     "merge_heads",
     "mix_experts",
+    "pool_patches",
     "previous_row",
     "products_of",
     "read_patches",
@@ -179,7 +182,11 @@ layer_norm = Op("layer_norm", "x w b eps", "y")
 bias_gelu = Op("bias_gelu", "y bias is_exact", "y")
 read_patches = Op("read_patches", "rgb level patch merge height columns first rows", "y")
 add_positions = Op("add_positions", "y table height columns merge first", "y")
-split_heads = Op("split_heads", "x bias cos sin k_pages v_pages type padded first heads dim", "q k_pages v_pages")
+add_axis_positions = Op("add_axis_positions", "y table columns merge first", "y")
+pool_patches = Op("pool_patches", "x factor bias scale", "y", bias=None, scale=None)
+clamp = Op("clamp", "x lowest highest", "y")
+split_heads = Op("split_heads", "x bias cos sin k_pages v_pages type padded first heads dim is_by_axis",
+                 "q k_pages v_pages", is_by_axis=0)  # fmt: skip
 merge_heads = Op("merge_heads", "x dim", "y")
 # x w^T (+ add), with w [n_out, n_in] as the bytes of its blocks.
 linear = Op("linear", "w type n_out n_in x add activations", "y", "add", add=None, activations="int8")
@@ -195,7 +202,8 @@ attention_prepare = Op("attention_prepare", "u k v q_norm k_norm cos sin k_pages
                         "n_past eps pairs q_bias k_bias v_bias v_norm q_cos q_sin", "q k_pages v_pages", pairs="halves",
                         q_bias=None, k_bias=None, v_bias=None, v_norm=None, q_cos=None, q_sin=None)  # fmt: skip
 attention = Op("attention", "q k_pages v_pages k_type v_type page_table n_past scale gate ancestors parent first_slot "
-                "window blocks sinks by_row", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
+                "window blocks sinks by_row last_seen", "o", first_slot=0, window=0, sinks=None,
+               last_seen=None)  # fmt: skip
 key_scores = Op("key_scores", "q k_pages k_type page_table n_past scale scores first_row", "scores", first_row=0)
 # Updated for the blocks that `rows` rows after n_past complete.
 key_means = Op("key_means", "means k_pages k_type page_table n_past rows", "means")

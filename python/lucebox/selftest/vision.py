@@ -25,10 +25,15 @@ def towers(rng: np.random.Generator) -> Iterator[Case]:
         yield case("read_patches", "exact", rgb, level, patch, merge, height, columns, first, n - first)
         y, table = normal(rng, n - first, 8), normal(rng, 5, 5, 8)
         yield case("add_positions", "row", y, table, height, columns, merge, first)
+        yield case("add_axis_positions", "row", y, normal(rng, 2, 9, 8), columns, merge, first)
+    for shape in shapes.POOLS:
+        yield case("pool_patches", "row", normal(rng, *shape), 3.7, normal(rng, shape[2]), normal(rng, shape[2]))
+        yield case("clamp", "exact", normal(rng, shape[0], shape[2]), -0.5, 1.25)
     for rows, heads, dim, padded in shapes.VISION_HEADS:
         for dtype in ("F32", "F16"):
             limit = "row" if dtype == "F32" else "attention_f16"
-            yield case("split_heads", limit, *heads_of(rng, rows, heads, dim, padded, dtype), unit=10.0)
+            for by_axis in (0, 1) if dim % 8 == 0 else (0,):
+                yield case("split_heads", limit, *heads_of(rng, rows, heads, dim, padded, dtype), by_axis, unit=10.0)
         yield case("merge_heads", "exact", normal(rng, heads, rows, padded), dim)
 
 

@@ -152,7 +152,8 @@ nb::object tower_of(const Engine& engine) {
   d["ffn"] = config.ffn;
   d["patch"] = config.patch;
   d["unit"] = config.unit();
-  d["max_rows"] = VisionTower::kMaxPatches / (config.merge * config.merge);
+  d["max_rows"] = config.max_rows();
+  d["kind"] = config.is_gemma() ? "gemma4" : "qwen3_5";
   return d;
 }
 

@@ -259,6 +259,9 @@ void bind_pages(Class& session) {
           "Length of the longest prefix of ids whose state has the bits of a fresh run: computed in appends with "
           "exactly these ends, or in any appends where rows are invariant.")
       .def_prop_ro(
+          "images_are_whole", [](const Session& s) { return s.engine().model().info().images_are_whole; },
+          "Whether an append has all rows of an image, because they see each other.")
+      .def_prop_ro(
           "rows_are_invariant", [](const Session& s) { return s.engine().rows_are_invariant(); },
           "Whether a row has the same bits whichever appends compute the sequence.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)

@@ -183,8 +183,8 @@ inline void attend_page(const QueryTile& tile, const Softmax& at, int slot, int 
     float* scores = at.scores + i * kScoreRow;
     const int row = i / tile.group, first = first_slot(tile.op, *tile.op.n_past, tile.row_begin + row) - slot;
     for (int s = 0; s < first && s < n_slots; ++s) scores[s] = -kInfinity;
-    const int seen = tile.base + row + 1 - slot;
-    for (int s = seen < n_slots ? seen : n_slots; s < pad(n_slots); ++s) scores[s] = -kInfinity;
+    const int seen = *tile.op.n_past + last_seen(tile.op, tile.row_begin + row) + 1 - slot;
+    for (int s = seen < 0 ? 0 : seen < n_slots ? seen : n_slots; s < pad(n_slots); ++s) scores[s] = -kInfinity;
     weigh(scores, pad(n_slots), dim, at.m[i], at.l[i], at.o + long(i) * dim);
   }
   accumulate_page(tile, at, slot, n_slots, at.scores);

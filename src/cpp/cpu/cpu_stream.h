@@ -89,6 +89,9 @@ class CpuStream final : public Stream {
   void run(const GrowTree&);
   void run(const ReadPatches&);
   void run(const AddPositions&);
+  void run(const AddAxisPositions&);
+  void run(const PoolPatches&);
+  void run(const Clamp&);
   void run(const LayerNorm&);
   void run(const BiasGelu&);
   void run(const SplitHeads&);

@@ -158,11 +158,12 @@ void CpuStream::run(const Attention& op) {
   const int first_split = n_splits(first + 1) - 1, end_split = n_splits(n_places);
   const long values = long(op.rows) * op.n_heads * dim * (n_places - first) / 4;
 
-  LB_ASSERT(op.blocks == nullptr || (op.tree.ancestors == nullptr && tile == sparse_rows(group)));
+  LB_ASSERT(op.blocks == nullptr ||
+            (op.tree.ancestors == nullptr && op.last_seen == nullptr && tile == sparse_rows(group)));
   const auto end_of = [&](int row_tile) { return std::min(op.rows, (row_tile + 1) * tile); };
   // Computes a tile of rows over one split. A chain's causal mask ends the split at the tile's last row.
   const auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
-    const int last = op.tree.ancestors ? n_places : n_past + end_of(row_tile);
+    const int last = op.tree.ancestors ? n_places : n_past + cpu::last_seen(op, end_of(row_tile) - 1) + 1;
     const int seen = cpu::first_slot(op, n_past, row_tile * tile) / kPageTokens * kPageTokens;
     const int end = std::min(split_begin(split + 1), last);
     const int begin = std::min(std::max(op.tree.ancestors ? first : seen, split_begin(split)), end);

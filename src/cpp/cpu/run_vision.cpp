@@ -61,6 +61,37 @@ void CpuStream::run(const AddPositions& op) {
   });
 }
 
+void CpuStream::run(const AddAxisPositions& op) {
+  for_ranges(pool(), op.rows, 2L * op.dim, [&](int begin, int end) {
+    for (int i = begin; i < end; ++i) {
+      const PatchPlace place = patch_place(op.first + i, op.columns, op.merge);
+      const float* x = op.table + size_t(place.column) * op.dim;
+      const float* y = op.table + (size_t(op.side) + place.row) * op.dim;
+      for (int k = 0; k < op.dim; ++k) op.y[size_t(i) * op.dim + k] += x[k] + y[k];
+    }
+  });
+}
+
+void CpuStream::run(const PoolPatches& op) {
+  for_ranges(pool(), op.rows, long(op.block) * op.dim, [&](int begin, int end) {
+    for (int i = begin; i < end; ++i)
+      for (int k = 0; k < op.dim; ++k) {
+        float sum = 0;
+        for (int j = 0; j < op.block; ++j) sum += op.x[(size_t(i) * op.block + j) * op.dim + k];
+        float y = sum / float(op.block) * op.factor;
+        if (op.bias != nullptr) y = (y - op.bias[k]) * op.scale[k];
+        op.y[size_t(i) * op.dim + k] = y;
+      }
+  });
+}
+
+void CpuStream::run(const Clamp& op) {
+  for_ranges(pool(), op.rows, op.dim, [&](int begin, int end) {
+    for (size_t i = size_t(begin) * op.dim; i < size_t(end) * op.dim; ++i)
+      op.y[i] = std::min(std::max(op.x[i], op.lowest), op.highest);
+  });
+}
+
 void CpuStream::run(const LayerNorm& op) {
   for_ranges(pool(), op.rows, 3L * op.dim, [&](int begin, int end) {
     for (int r = begin; r < end; ++r) {
@@ -93,8 +124,8 @@ void CpuStream::run(const SplitHeads& op) {
       for (int i = 0; i < 3 * op.heads; ++i) {
         const int part = i / op.heads, head = i % op.heads;
         if (part == 0 && op.q == nullptr) continue;
-        const float* x = op.x + (size_t(r) * 3 * op.heads + i) * op.dim;
-        const float* bias = op.bias + size_t(i) * op.dim;
+        const float* x = op.x + size_t(r) * op.row_stride + size_t(part) * op.part_stride + size_t(head) * op.dim;
+        const float* bias = op.bias == nullptr ? nullptr : op.bias + size_t(i) * op.dim;
         const size_t slot = size_t(op.first) + r;
         const size_t to = part == 0
                               ? (size_t(head) * op.rows + r) * op.padded
@@ -108,9 +139,11 @@ void CpuStream::run(const SplitHeads& op) {
             static_cast<uint16_t*>(part == 1 ? op.k : op.v)[to + column] = quant::f32_to_f16(value);
         };
         for (int k = 0; k < half; ++k) {
-          const float a = x[k] + bias[k], b = x[k + half] + bias[k + half];
+          const auto [at, distance] = pair_columns(k, op.dim, op.is_by_axis);
+          float a = x[at], b = x[at + distance];
+          if (bias != nullptr) a += bias[at], b += bias[at + distance];
           const float c = part < 2 ? op.cos[size_t(r) * half + k] : 1, s = part < 2 ? op.sin[size_t(r) * half + k] : 0;
-          put(k, a * c - b * s), put(k + half, b * c + a * s);
+          put(at, a * c - b * s), put(at + distance, b * c + a * s);
         }
         for (int k = op.dim; k < op.padded; ++k) put(k, 0);
       }

@@ -32,6 +32,11 @@ namespace lb::cpu {
   return hidden > first ? hidden : first;
 }
 
+// The last row of the append that a row of a chain sees.
+[[maybe_unused]] static inline int last_seen(const Attention& op, int row) {
+  return op.last_seen ? op.last_seen[row] : row;
+}
+
 // The list of key blocks that the query block of `row` attends to; null: all.
 [[maybe_unused]] static inline const int32_t* blocks_of(const Attention& op, int row, int kv_head) {
   if (op.blocks == nullptr) return nullptr;

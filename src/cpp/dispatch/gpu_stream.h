@@ -136,6 +136,9 @@ class GpuStream final : public Stream {
   void run(const GrowTree& op) { send(op); }
   void run(const ReadPatches& op) { send(op); }
   void run(const AddPositions& op) { send(op); }
+  void run(const AddAxisPositions& op) { send(op); }
+  void run(const PoolPatches& op) { send(op); }
+  void run(const Clamp& op) { send(op); }
   void run(const LayerNorm& op) { send(op); }
   void run(const BiasGelu& op) { send(op); }
   void run(const SplitHeads& op) { send(op); }

@@ -10,7 +10,7 @@ namespace {
 StreamNeeds needs_of(const VisionTower& tower, const EngineOptions& options) {
   return {.networks = {&tower},
           .rows = VisionPass::kChunk,
-          .context = VisionTower::kMaxPatches,
+          .context = tower.config().max_patches(),
           .n_threads = options.threads,
           .isa = options.isa,
           .activations = options.activations};
@@ -25,7 +25,7 @@ std::vector<PlanEntry> DeviceTower::entries(VisionTower& tower, const DeviceSize
   return {{"vision tower", sizes.weight_bytes(tower, {}),
            cat(tower.config().n_layers, " layers of ", tower.config().width)},
           {"image buffers", counter.used() + sizes.scratch_bytes(needs_of(tower, options)),
-           cat("while an image is encoded, up to ", VisionTower::kMaxPatches, " patches")}};
+           cat("while an image is encoded, up to ", tower.config().max_patches(), " patches")}};
 }
 
 DeviceTower::DeviceTower(std::shared_ptr<const Backend> backend, VisionTower& tower, const EngineOptions& options)

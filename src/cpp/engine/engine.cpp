@@ -28,10 +28,13 @@ namespace {
 // The vision tower that the options name; null: none. Its rows are the model's residual stream.
 std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model, const DeviceSizes& sizes) {
   if (options.mmproj.empty()) return nullptr;
-  LB_CHECK(model.has_image_positions(), kUnsupported, options.mmproj, ": images are not supported with ",
-           model.info().architecture, " yet; supported: Qwen3.5");
-  auto tower = std::make_unique<VisionTower>(options.mmproj, model.info().hidden,
+  const ModelInfo& info = model.info();
+  LB_CHECK(info.images != ImagePositions::kNone, kUnsupported, options.mmproj, ": images are not supported with ",
+           info.architecture, " yet; supported: Qwen3.5, Gemma 4");
+  auto tower = std::make_unique<VisionTower>(options.mmproj, info.hidden,
                                              CpuStreamOptions{.n_threads = options.threads, .isa = options.isa});
+  LB_CHECK(tower->config().is_gemma() == (info.images == ImagePositions::kSequence), kUnsupported, options.mmproj,
+           ": images: the vision tower is of another family than the model, ", info.architecture);
   if (!sizes.maps_weights()) tower->use_device_types();
   return tower;
 }
@@ -298,6 +301,11 @@ void Engine::check_ids(std::span<const int32_t> ids) const {
     for (size_t k = 0; k < n; ++k, ++i)
       LB_CHECK(ids[i] == grid.first_id + int32_t(k), kInvalid, "token ", i, " is ", ids[i],
                "; an image's ids must be complete and in order");
+    if (!model().info().images_are_whole) continue;
+    LB_CHECK(n == size_t(grid.n()), kInvalid, "the prompt ends within an image, whose rows see each other");
+    LB_CHECK(grid.n() <= options_.prefill_chunk, kInvalid, "an image has ", grid.n(),
+             " rows, which see each other; load the model with a prefill_chunk of at least ", grid.n(), ", it is ",
+             options_.prefill_chunk);
   }
   LB_CHECK(ids.size() <= static_cast<size_t>(options_.context), kInvalid, ids.size(),
            " tokens do not fit the context of ", options_.context, "; load the model with a larger context");
@@ -316,7 +324,8 @@ std::shared_ptr<const EncodedImage> Engine::encode(const std::string& key, std::
   const int unit = tower_->config().unit();
   std::vector<float> rows = device_tower_ ? device_tower_->encode(rgb, height, width, interrupted)
                                           : tower_->encode(rgb, height, width, interrupted);
-  return images_.add(key, height / unit, width / unit, std::move(rows));
+  const bool is_sequence = model().info().images == ImagePositions::kSequence;
+  return images_.add(key, {0, height / unit, width / unit, is_sequence}, std::move(rows));
 }
 
 const std::string& Engine::fingerprint() const {

@@ -17,20 +17,20 @@ std::shared_ptr<const EncodedImage> ImageStore::find(const std::string& key) {
   return image;
 }
 
-std::shared_ptr<const EncodedImage> ImageStore::add(const std::string& key, int height, int width,
-                                                    std::vector<float> rows) {
+std::shared_ptr<const EncodedImage> ImageStore::add(const std::string& key, ImageGrid grid, std::vector<float> rows) {
   const std::lock_guard lock(mutex_);
-  const int n = height * width;
+  const int n = grid.n();
   auto id = ids_.find(key);
   if (id == ids_.end()) {
     LB_CHECK(n <= std::numeric_limits<int32_t>::max() - next_id_, kUnsupported,
              "the engine has seen too many images; load the model again");
     id = ids_.emplace(key, next_id_).first;
-    known_[next_id_] = {{next_id_, height, width}, {}};
+    grid.first_id = next_id_;
+    known_[next_id_] = {grid, {}};
     next_id_ += n;
   }
   Known& known = known_.at(id->second);
-  LB_CHECK(known.grid.height == height && known.grid.width == width, kInvalid,
+  LB_CHECK(known.grid.height == grid.height && known.grid.width == grid.width, kInvalid,
            "two images of different sizes have the same key");
   auto image = std::make_shared<const EncodedImage>(EncodedImage{known.grid, std::move(rows)});
   known.image = image;

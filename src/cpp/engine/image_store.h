@@ -21,9 +21,11 @@ inline bool is_image_id(int32_t id) { return id >= kFirstImageId; }
 // The ids and the shape of an image: ids [first_id, first_id + n()), row by row.
 struct ImageGrid {
   int32_t first_id;
-  int height, width;  // rows of the grid, and columns
+  int height, width;         // rows of the grid, and columns
+  bool is_sequence = false;  // ImagePositions::kSequence, else kGrid
   int n() const { return height * width; }
-  int extent() const { return height > width ? height : width; }  // positions that the image takes in the text
+  // Positions that the image takes in the text.
+  int extent() const { return is_sequence ? n() : height > width ? height : width; }
 };
 
 struct EncodedImage {
@@ -39,7 +41,8 @@ class ImageStore {
 
   // The encoded image, marked as used; null: there is none, or its rows are gone.
   std::shared_ptr<const EncodedImage> find(const std::string& key);
-  std::shared_ptr<const EncodedImage> add(const std::string& key, int height, int width, std::vector<float> rows);
+  // grid: without its first id.
+  std::shared_ptr<const EncodedImage> add(const std::string& key, ImageGrid grid, std::vector<float> rows);
   // The image of an id. Both throw kInvalid if there is none; rows_of() also if the rows are gone.
   ImageGrid grid_of(int32_t id) const;
   std::shared_ptr<const EncodedImage> rows_of(int32_t id) const;

@@ -18,6 +18,8 @@ void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& mode
                            const NetworkPart& part, int max_rows) {
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
+  const bool has_images = models.target->info().images_are_whole;
+  int32_t* last_seen = has_images ? carver.take<int32_t>(max_rows) : nullptr;
   const bool is_of_steps = max_rows == step_rows(options);
   int32_t* parents = carver.take<int32_t>(is_of_steps ? kMaxTree : 0);
   uint64_t* ancestors = carver.take<uint64_t>(is_of_steps ? kMaxTree : 0);
@@ -41,6 +43,7 @@ void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& mode
   self->sparse = sparse;
   self->tokens = tokens;
   self->positions = positions;
+  self->last_seen = last_seen;
   self->parents = parents;
   self->ancestors = ancestors;
   self->logits = logits;

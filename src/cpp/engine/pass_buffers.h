@@ -44,6 +44,7 @@ struct PassBuffers {
   // In the stream's memory: inputs and outputs of the ops.
   int32_t* tokens;         // [max_rows]
   int32_t* positions;      // [3, rows] of an append, at most max_rows
+  int32_t* last_seen;      // [max_rows], if images are whole; else null
   int32_t* parents;        // [kMaxTree]; this and the next two: steps only
   uint64_t* ancestors;     // [kMaxTree]
   float* logits;           // [kLogitRows, vocab]; null but on the last shard

@@ -118,7 +118,7 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
 std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& sizes, const EngineOptions& options) {
   if (tower == nullptr) return {};
   if (!sizes.maps_weights()) return DeviceTower::entries(*tower, sizes, options);
-  const int n = VisionTower::kMaxPatches;
+  const int n = tower->config().max_patches();
   return {{"vision tower", tower->private_bytes(), "patch weights, positions, norms and biases as F32"},
           {"image buffers", tower->scratch_bytes(n), cat("while an image is encoded, up to ", n, " patches")}};
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -88,13 +89,10 @@ void Timeline::check_idle() const {
 
 void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
                        const BetweenLayers& between_layers) {
-  const int chunk = engine_->options().prefill_chunk;
   place_images(ids);
   while (tokens_.size() < ids.size()) {
     const std::lock_guard lock(turn());
-    // Chunks end at multiples of the chunk size, so the boundaries do not depend on how much was reused.
-    const int first = static_cast<int>(tokens_.size());
-    const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
+    const int first = static_cast<int>(tokens_.size()), rows = chunk_end(ids, first) - first;
     place_rows(ids, first, rows);
     const auto part = ids.subspan(first, rows);
     const bool is_sparse = is_sparse_chunk(first, first + rows);
@@ -123,11 +121,15 @@ void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> po
   if (has_images() && std::ranges::any_of(ids, is_image_id)) {
     images.emplace(ids, *engine_);
     ids = images->tokens, rows.given = images->rows;
+    rows.sees_images = engine_->model().info().images_are_whole;
   }
+  std::vector<int32_t> seen;
+  if (rows.sees_images) seen = rows_seen(static_cast<int>(tokens_.size()), rows.n);
   const auto upload_rows = [&](int shard, const RowInputs& to) {
     Stream& stream = state_.stream_of(shard);
     stream.upload(to.tokens, ids.data(), ids.size_bytes());
     stream.upload(to.positions, positions.data(), positions.size_bytes());
+    if (rows.sees_images) stream.upload(to.last_seen, seen.data(), seen.size() * sizeof(int32_t));
     if (!rows.is_tree) return;
     stream.upload(to.parents, tree.parent, rows.n * sizeof *tree.parent);
     stream.upload(to.ancestors, tree.ancestors, rows.n * sizeof *tree.ancestors);
@@ -154,8 +156,15 @@ void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interr
   for (int i = 0; i < n_shards; ++i) {
     const PassBuffers& own = engine_->buffers_of(i, buffers);
     const RowInputs& in = inputs_[i] =
-        !rows.inputs.empty() ? rows.inputs[i] : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
-    segments_[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_, i};
+        !rows.inputs.empty() ? rows.inputs[i]
+                             : RowInputs{own.tokens, own.positions, own.parents, own.ancestors, own.last_seen};
+    segments_[i] = {0,
+                    rows.n,
+                    rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{},
+                    state_.n_past(i),
+                    &state_,
+                    i,
+                    rows.sees_images ? in.last_seen : nullptr};
     appends_[i] = {.tokens = {in.tokens, n},
                    .positions = {in.positions, 3 * n},
                    .segments = {&segments_[i], 1},
@@ -240,6 +249,27 @@ void Timeline::place_images(std::span<const int32_t> ids) {
   }
 }
 
+// Chunks end at multiples of the chunk size, so the boundaries do not depend on how much was reused. If images are
+// whole, a multiple within an image gives way to the image's start, or to its end if the append begins there.
+int Timeline::chunk_end(std::span<const int32_t> ids, int first) const {
+  const int chunk = engine_->options().prefill_chunk;
+  const int end = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size()));
+  if (!engine_->model().info().images_are_whole) return end;
+  for (const auto& [slot, grid] : images_)
+    if (slot < end && end < slot + grid.n()) return slot > first ? slot : slot + grid.n();
+  return end;
+}
+
+std::vector<int32_t> Timeline::rows_seen(int first, int rows) const {
+  std::vector<int32_t> seen(rows);
+  std::iota(seen.begin(), seen.end(), 0);
+  for (const auto& [slot, grid] : images_) {
+    const int end = slot + grid.n() - first;
+    for (int r = std::max(slot - first, 0); r < std::min(end, rows); ++r) seen[r] = end - 1;
+  }
+  return seen;
+}
+
 void Timeline::place_rows(std::span<const int32_t> ids, int first, int rows) {
   for (int r = 0; r < rows; ++r) {
     const int slot = first + r;
@@ -251,7 +281,10 @@ void Timeline::place_rows(std::span<const int32_t> ids, int first, int rows) {
       at[0] = at[1] = at[2] = text_position(slot);
     } else {
       const int index = slot - image->slot, start = text_position(image->slot);
-      at[0] = start, at[1] = start + index / image->grid.width, at[2] = start + index % image->grid.width;
+      if (image->grid.is_sequence)
+        at[0] = at[1] = at[2] = start + index;
+      else
+        at[0] = start, at[1] = start + index / image->grid.width, at[2] = start + index % image->grid.width;
     }
     for (int axis = 0; axis < 3; ++axis) positions_[axis * rows + r] = at[axis];
   }

@@ -59,6 +59,7 @@ class Timeline {
   struct RowInputs {
     int32_t *tokens, *positions, *parents;  // positions: [3, rows]
     uint64_t* ancestors;
+    int32_t* last_seen = nullptr;  // [rows] of the pass buffers
   };
   struct Rows {
     int n;
@@ -67,6 +68,7 @@ class Timeline {
     const Taps* taps = nullptr;
     bool is_sparse = false;  // block-sparse attention; else dense
     std::span<const GivenRows> given{};
+    bool sees_images = false;  // RowInputs::last_seen is filled
   };
   // Computes an append whose inputs `fill` sends to the stream of a shard. The append then awaits a commit.
   using Fill = std::function<void(int shard, const RowInputs& to)>;
@@ -173,6 +175,10 @@ class Timeline {
   void grow_text(int n);
   // Finds the images in ids, which extend the tokens.
   void place_images(std::span<const int32_t> ids);
+  // The end of the append of ids that begins at `first`.
+  int chunk_end(std::span<const int32_t> ids, int first) const;
+  // [rows] Attention::last_seen of the append from `first` on.
+  std::vector<int32_t> rows_seen(int first, int rows) const;
   // Writes the positions of ids[first..first + rows) to positions_.
   void place_rows(std::span<const int32_t> ids, int first, int rows);
   void truncate_tokens(int n);

@@ -274,6 +274,7 @@ Attention attention(const AttentionBlock& block, const AttentionPrepare& op, con
           .blocks = selection.blocks,
           .n_query_blocks = selection.n_query_blocks,
           .list_size = selection.list_size,
+          .last_seen = block.window > 0 ? rows.last_seen : nullptr,
           .by_row = rows.state->options().by_row && rows.tree.parent != nullptr};
 }
 

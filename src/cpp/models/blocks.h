@@ -38,10 +38,11 @@ struct SparseBlocks {
 // state run on its segment alone, so that its bits do not depend on its neighbours.
 struct Segment {
   int first_row, rows;
-  Tree tree;              // of these rows
-  const int32_t* n_past;  // [1] tokens before them, in the stream's memory
-  SequenceState* state;   // must have begun the append
-  int shard = 0;          // of the state: the one in the stream's memory
+  Tree tree;                           // of these rows
+  const int32_t* n_past;               // [1] tokens before them, in the stream's memory
+  SequenceState* state;                // must have begun the append
+  int shard = 0;                       // of the state: the one in the stream's memory
+  const int32_t* last_seen = nullptr;  // [rows] as in Attention, for layers with a window; null: causal
 };
 
 // How the blocks of a rank add their results to those of its peers.

@@ -1,4 +1,4 @@
-// Gemma 4, text: windows in five of six layers, whose heads are smaller and have a rope of their own; norms before and
+// Gemma 4: windows in five of six layers, whose heads are smaller and have a rope of their own; norms before and
 // after each branch; in the last layers of E2B and E4B no keys and values, and an own input of each token; in 26B-A4B
 // experts beside the dense network.
 #include <algorithm>
@@ -71,6 +71,16 @@ float rounded_root(int n) {
   return std::bit_cast<float>(bits & 0xffff0000u);
 }
 
+// Whether rows of an image see each other. GGUF files do not say it: the models without token inputs do.
+bool has_whole_images(const Fields& fields, const FamilyConfig& config) {
+  if (fields.is_gguf()) return config.token_input_dim == 0;
+  const FieldName name{"", {"use_bidirectional_attention"}};
+  const Json* kind = fields.hf(name.hf.front());
+  if (kind == nullptr || kind->is_null()) return false;
+  if (!kind->is_string() || kind->string() != "vision") fields.refuse(name, "must be null or \"vision\"");
+  return true;
+}
+
 void read(const Fields& fields, FamilyConfig& config) {
   ModelInfo& info = config.info;
   const int n = info.n_layers;
@@ -116,12 +126,14 @@ void read(const Fields& fields, FamilyConfig& config) {
   info.head_dim = info.n_rot = large;
   info.embedding_scale = rounded_root(info.hidden);
   info.logit_cap = fields.find_positive({"final_logit_softcapping", {"final_logit_softcapping"}}).value_or(0);
+  info.images = ImagePositions::kSequence;
   const Json* dim = fields.hf("hidden_size_per_layer_input");
   config.token_input_dim =
       fields.is_gguf()
           ? static_cast<int>(std::min<uint64_t>(
                 fields.gguf()->find_uint(fields.gguf_key("embedding_length_per_layer_input")).value_or(0), 1 << 16))
           : static_cast<int>(std::clamp<int64_t>(dim == nullptr ? 256 : dim->integer(), 0, 1 << 16));
+  info.images_are_whole = has_whole_images(fields, config);
 }
 
 RopeAngles angles(double theta, int n_rot, int n_rotated) {

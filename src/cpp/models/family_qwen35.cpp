@@ -108,6 +108,7 @@ void read(const Fields& fields, FamilyConfig& config) {
   }
   const std::vector<bool> recurrent = recurrent_layers(fields, info.n_layers);
   config.mrope_sections = mrope_sections(fields);
+  if (!config.mrope_sections.empty()) info.images = ImagePositions::kGrid;
   info.n_rot = rotated_dims(fields, info.head_dim, 0.25);
   const RecurrentShape delta = delta_shape(fields);
   config.layers.resize(info.n_layers);

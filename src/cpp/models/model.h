@@ -18,6 +18,13 @@
 
 namespace lb {
 
+// Positions of an image's rows in the text.
+enum class ImagePositions : uint8_t {
+  kNone,      // the model takes no images
+  kGrid,      // M-RoPE: a temporal one, the row and the column
+  kSequence,  // one after another, as rows of text
+};
+
 struct ModelInfo {
   std::string architecture;  // GGUF's name: "qwen35", "qwen3moe"
   int n_layers = 0, hidden = 0, ffn = 0, vocab = 0;
@@ -28,6 +35,9 @@ struct ModelInfo {
   float logit_cap = 0;  // of SoftCap; 0: none
   bool tied = false;    // the head is the embedding table
   ExpertSizes experts{};
+  ImagePositions images = ImagePositions::kNone;
+  // Rows of an image see the whole image in layers with a window, so an append has all of them.
+  bool images_are_whole = false;
 };
 
 inline ExpertProducts expert_products_of(const ModelInfo& info) {
@@ -161,10 +171,6 @@ class Model final : public Network {
   const RopeAngles& rope() const { return weights_.rope; }
   // Takes the frequencies of a context of this many tokens. Call before the first pass, and before a device has them.
   void set_context(int tokens);
-  // Whether rows may have different positions on the three axes, as rows of an image do.
-  bool has_image_positions() const {
-    return std::ranges::any_of(weights_.rope.axis, [](uint8_t axis) { return axis != 0; });
-  }
 
   void for_each_group(const GroupVisitor& group) const override;
 

@@ -17,7 +17,7 @@ namespace lb {
 
 class VisionPass {
  public:
-  static constexpr int kChunk = 4096;  // patches that the buffers of a layer hold: 1024 rows with merge = 2
+  static constexpr int kChunk = 4096;  // patches that the buffers of a layer hold, at most: 1024 rows with merge = 2
 
   // activations: kF32 keeps K and V in fp32, else they are f16. Carves the buffers; a carver without memory only
   // counts.
@@ -40,7 +40,13 @@ class VisionPass {
   void split_heads(const VisionWeights::Layer& layer, const Chunk& chunk, float* q, Stream& stream) const;
   void attend(const VisionWeights::Layer& layer, const Chunk& chunk, Stream& stream) const;
   void normalise(const VisionWeights::Norm& norm, const float* x, int rows, Stream& stream) const;
-  // y = x w (+ add); the bias follows.
+  // x += the branch in z, which has its own norm
+  void add_branch(const VisionWeights::Norm& norm, float* z, const Chunk& chunk, Stream& stream) const;
+  // x += mlp(norm(x))
+  void feed_forward(const VisionWeights::Layer& layer, const Chunk& chunk, Stream& stream) const;
+  // o_ = the rows of the language model
+  void merge(const Chunk& chunk, Stream& stream) const;
+  // y = x w (+ add, of a product without bounds); the bias follows.
   void multiply(const VisionProduct& product, const float* x, float* y, int rows, Stream& stream,
                 const float* add = nullptr) const;
   float* rows_of(const Chunk& chunk) const;
@@ -49,7 +55,7 @@ class VisionPass {
   const VisionConfig& config_;
   Activations activations_;
   KvType type_;
-  int padded_, chunk_;  // values of a head; patches of a chunk
+  int padded_, chunk_, n_pages_;  // values of a head; patches of a chunk; pages of the largest image
   uint8_t* rgb_;
   float *levels_, *inv_freq_;         // [3, 256]; [head_dim / 2]
   uint8_t* axis_;                     // [head_dim / 2]
@@ -57,7 +63,8 @@ class VisionPass {
   int32_t* n_past_;                   // [1] patches - 1
   float *cos_, *sin_;                 // [patches, head_dim / 2]
   float* x_;                          // [patches, width] residual stream
-  float *y_, *wide_;                  // [chunk, width]; [chunk, max(3 width, ffn, 3 patch^2)]
+  float *y_, *wide_;                  // [chunk, width]; [chunk, max(3 width, ffn or 2 ffn, 3 patch^2)]
+  float* clamped_;                    // [chunk, max(width, ffn)] x of a product with bounds
   float *q_, *o_;                     // [heads, chunk, padded]; o_ also [chunk / merge^2, hidden]
   std::byte *k_, *v_;                 // pages [heads, 64, padded]
 };

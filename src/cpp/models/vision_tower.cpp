@@ -16,64 +16,6 @@ constexpr int kAlign = 32;     // rows of a product's operands are padded to thi
 
 int padded(int n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
-// --- configuration
-
-constexpr int kMaxSize = 1 << 16;
-
-// An integer from 1 to kMaxSize.
-int size_of(std::optional<int64_t> value, const std::string& where) {
-  LB_CHECK(value && *value >= 1 && *value <= kMaxSize, kFormat, where, " must be between 1 and ", kMaxSize,
-           value ? cat(", found ", *value) : std::string(", and is missing"));
-  return static_cast<int>(*value);
-}
-
-VisionConfig read_gguf(const GgufMetadata& metadata, const std::string& path) {
-  const auto text = [&](const char* key) { return metadata.find_string(key).value_or(""); };
-  LB_CHECK(text("general.architecture") == "clip" && text("clip.projector_type") == "qwen3vl_merger", kUnsupported,
-           path,
-           ": images: the vision tower of Qwen3.5 is supported (architecture clip, projector qwen3vl_merger), not ",
-           text("general.architecture"), ", ", text("clip.projector_type"));
-  const auto size = [&](const char* key) { return size_of(metadata.find_int(key), cat(path, ": ", key)); };
-  VisionConfig config{
-      .n_layers = size("clip.vision.block_count"),
-      .width = size("clip.vision.embedding_length"),
-      .n_heads = size("clip.vision.attention.head_count"),
-      .ffn = size("clip.vision.feed_forward_length"),
-      .patch = size("clip.vision.patch_size"),
-      .merge = metadata.find_int("clip.vision.spatial_merge_size") ? size("clip.vision.spatial_merge_size") : 2};
-  config.eps = static_cast<float>(metadata.find_float("clip.vision.attention.layer_norm_epsilon").value_or(1e-6));
-  for (const auto& [key, to] :
-       {std::pair("clip.vision.image_mean", &config.mean), std::pair("clip.vision.image_std", &config.deviation)})
-    if (const auto values = metadata.find_float_array(key)) {
-      LB_CHECK(values->size() == 3, kFormat, path, ": ", key, " must list 3 numbers, found ", values->size());
-      std::ranges::copy(*values, to->begin());
-    }
-  if (const auto deep = metadata.find_uint_array("clip.vision.is_deepstack_layers"))
-    LB_CHECK(std::ranges::count(*deep, 0u) == std::ssize(*deep), kUnsupported, path,
-             ": images: a tower with deepstack layers (Qwen3-VL) is not supported yet");
-  return config;
-}
-
-VisionConfig read_folder(const Json& config, const std::string& path) {
-  const Json* vision = config.find("vision_config");
-  LB_CHECK(vision != nullptr && vision->is_object(), kUnsupported, path,
-           "/config.json: images: there is no vision_config, so the checkpoint has no vision tower");
-  const auto size = [&](const char* key) {
-    const Json* value = vision->find(key);
-    return size_of(value == nullptr ? std::nullopt : std::optional(value->integer()),
-                   cat(path, "/config.json: vision_config.", key));
-  };
-  if (const Json* deep = vision->find("deepstack_visual_indexes"); deep != nullptr && !deep->is_null())
-    LB_CHECK(deep->array().empty(), kUnsupported, path,
-             ": images: a tower with deepstack layers (Qwen3-VL) is not supported yet");
-  return {.n_layers = size("depth"),
-          .width = size("hidden_size"),
-          .n_heads = size("num_heads"),
-          .ffn = size("intermediate_size"),
-          .patch = size("patch_size"),
-          .merge = size("spatial_merge_size")};
-}
-
 VisionWeights::Norm norm_of(Binder& binder, const TensorName& module, int width) {
   return {binder.vector({module.gguf + ".weight", module.hf + ".weight"}, width),
           binder.vector({module.gguf + ".bias", module.hf + ".bias"}, width)};
@@ -82,6 +24,21 @@ VisionWeights::Norm norm_of(Binder& binder, const TensorName& module, int width)
 VisionProduct product_of(Binder& binder, const TensorName& module, int n_out, int n_in) {
   return {binder.matrix({module.gguf + ".weight", module.hf + ".weight"}, n_out, n_in, Split::none()),
           binder.vector({module.gguf + ".bias", module.hf + ".bias"}, n_out)};
+}
+
+// A matrix with the bounds of its x and y, if the file has them.
+VisionProduct bounded_product(Binder& binder, const TensorName& module, int n_out, int n_in) {
+  VisionProduct made{
+      binder.matrix({module.gguf + ".weight", module.hf + ".linear.weight"}, n_out, n_in, Split::none())};
+  const auto bounds = [&](const char* lowest, const char* highest) -> std::optional<VisionProduct::Bounds> {
+    const auto name = [&](const char* bound) { return TensorName{module.gguf + bound, module.hf + bound}; };
+    if (!binder.has(name(lowest))) return std::nullopt;
+    const std::vector<int64_t> shape = binder.is_gguf() ? std::vector<int64_t>{1} : std::vector<int64_t>{};
+    return VisionProduct::Bounds{*binder.array(name(lowest), shape), *binder.array(name(highest), shape)};
+  };
+  made.x_bounds = bounds(".input_min", ".input_max");
+  made.y_bounds = bounds(".output_min", ".output_max");
+  return made;
 }
 
 // Softmax of the first n of n_padded values; the padding becomes 0.
@@ -103,35 +60,38 @@ struct VisionTower::Grid {
 
   Grid(const VisionConfig& config, int image_height, int image_width)
       : height(image_height / config.patch), width(image_width / config.patch) {
-    // Half of the pairs turn by the row, half by the column.
-    const int half = config.head_dim() / 4;
     for (int i = 0; i < n(); ++i) {
       const PatchPlace place = patch_place(i, width, config.merge);
-      for (const int position : {place.row, place.column})
-        for (int pair = 0; pair < half; ++pair) {
-          const double angle = position * std::pow(VisionConfig::kTheta, -double(pair) / half);
-          cos.push_back(float(std::cos(angle))), sin.push_back(float(std::sin(angle)));
-        }
+      for (int pair = 0; pair < config.head_dim() / 2; ++pair) {
+        const auto [by_column, inv_freq] = config.turn(pair);
+        const double angle = (by_column ? place.column : place.row) * inv_freq;
+        cos.push_back(float(std::cos(angle))), sin.push_back(float(std::sin(angle)));
+      }
     }
   }
 };
 
 struct VisionTower::Buffers {
   std::vector<float> x, y;      // [n, width] residual stream; a block's normed input
-  std::vector<float> wide;      // [n, max(3 width, ffn, 3 patch^2, hidden)] a block's values; patches; merged rows
+  std::vector<float> wide;      // [n, wide_columns] a block's values; patches; merged rows
+  std::vector<float> clamped;   // [n, clamped_columns] x of a product with bounds
   std::vector<float> heads[3];  // [heads, n_padded, dim_padded] q and k; [heads, dim, n_padded] v
   std::vector<float> scores;    // [threads, kTileRows, n_padded]
 
   static int wide_columns(const VisionConfig& c) {
-    return std::max({3 * c.width, c.ffn, 3 * c.patch * c.patch, c.hidden});
+    return std::max({3 * c.width, c.is_gemma() ? 2 * c.ffn : c.ffn, 3 * c.patch * c.patch, c.hidden});
   }
+  static int clamped_columns(const VisionConfig& c) { return c.is_gemma() ? std::max(c.width, c.ffn) : 0; }
   static size_t floats(const VisionConfig& c, int n, int threads) {
     const size_t rows = padded(n), dim = padded(c.head_dim());
-    return size_t(n) * (2 * c.width + wide_columns(c)) + size_t(c.n_heads) * rows * 3 * dim +
+    return size_t(n) * (2 * c.width + wide_columns(c) + clamped_columns(c)) + size_t(c.n_heads) * rows * 3 * dim +
            size_t(threads) * kTileRows * (rows + 2 * dim);
   }
   Buffers(const VisionConfig& c, int n, int threads)
-      : x(size_t(n) * c.width), y(size_t(n) * c.width), wide(size_t(n) * wide_columns(c)) {
+      : x(size_t(n) * c.width),
+        y(size_t(n) * c.width),
+        wide(size_t(n) * wide_columns(c)),
+        clamped(size_t(n) * clamped_columns(c)) {
     const size_t rows = padded(n), dim = padded(c.head_dim());
     for (auto& head : heads) head.assign(size_t(c.n_heads) * rows * dim, 0.0f);
     scores.assign(size_t(threads) * kTileRows * (rows + dim), 0.0f);
@@ -139,25 +99,40 @@ struct VisionTower::Buffers {
 };
 
 VisionTower::VisionTower(const std::string& path, int hidden, const CpuStreamOptions& options)
-    : file_(open_model_file(path)) {
-  const GgufFile* gguf = file_.gguf();
-  config_ =
-      gguf != nullptr ? read_gguf(gguf->metadata, file_.path) : read_folder(file_.safetensors()->config, file_.path);
+    : file_(open_model_file(path)), config_(read_vision_config(file_)) {
   config_.hidden = hidden;
-  LB_CHECK(config_.width % config_.n_heads == 0 && config_.head_dim() % 4 == 0, kFormat, file_.path, ": a width of ",
-           config_.width, " values cannot be divided among ", config_.n_heads, " vision heads");
-  LB_CHECK(config_.merge <= 8 && config_.patch <= 64, kUnsupported, file_.path, ": images: patches of ", config_.patch,
-           " pixels in blocks of ", config_.merge, " are not supported; supported: up to 64, in blocks of up to 8");
   const bool is_nested = file_.tensors().find("model.visual.patch_embed.proj.weight") != nullptr;
-  Binder binder(file_, gguf != nullptr ? "" : is_nested ? "model.visual." : "visual.");
+  const char* const prefix = config_.is_gemma() ? "model." : is_nested ? "model.visual." : "visual.";
+  Binder binder(file_, file_.gguf() != nullptr ? "" : prefix);
   bind(binder);
   stream_options_ = options;
-  const int widest = std::max(
-      {config_.ffn, config_.width * config_.merge * config_.merge, 3 * config_.patch * config_.patch, kMaxPatches});
+  const int widest = std::max({config_.ffn, config_.width * config_.merge * config_.merge,
+                               3 * config_.patch * config_.patch, config_.max_patches()});
   stream_options_.thread_scratch_bytes = linear_thread_scratch(widest);
 }
 
 void VisionTower::bind(Binder& binder) {
+  if (config_.is_gemma())
+    bind_gemma(binder);
+  else
+    bind_qwen(binder);
+  binder.finish();
+  finish({}, {config_.n_heads, config_.n_heads, config_.head_dim()}, binder.take_copies());
+  fill_copies(1, {});
+}
+
+void VisionTower::set_patch_weights(std::vector<float> weights, const float* bias) {
+  patch_weights_ = std::move(weights);
+  weights_.patch = {{.data = patch_weights_.data(),
+                     .type = DType::kF32,
+                     .n_out = config_.width,
+                     .n_in = 3 * config_.patch * config_.patch,
+                     .name = "patch embedding",
+                     .split = Split::none()},
+                    bias};
+}
+
+void VisionTower::bind_qwen(Binder& binder) {
   const int w = config_.width, side = config_.patch;
   const int64_t p = side;
   // The tower takes two frames, and an image is both of them. A checkpoint has the weights of the frames in one tensor.
@@ -171,16 +146,10 @@ void VisionTower::bind(Binder& binder) {
     second = first + stride, stride *= 2;
   }
   const int plane = side * side;
-  patch_sum_.resize(size_t(w) * 3 * plane);
+  std::vector<float> sum(size_t(w) * 3 * plane);
   for (size_t row = 0; row < size_t(w) * 3; ++row)
-    for (int i = 0; i < plane; ++i) patch_sum_[row * plane + i] = first[row * stride + i] + second[row * stride + i];
-  weights_.patch = {{.data = patch_sum_.data(),
-                     .type = DType::kF32,
-                     .n_out = w,
-                     .n_in = 3 * plane,
-                     .name = "patch embedding",
-                     .split = Split::none()},
-                    binder.vector({"v.patch_embd.bias", "patch_embed.proj.bias"}, w)};
+    for (int i = 0; i < plane; ++i) sum[row * plane + i] = first[row * stride + i] + second[row * stride + i];
+  set_patch_weights(std::move(sum), binder.vector({"v.patch_embd.bias", "patch_embed.proj.bias"}, w));
   const TensorName table{"v.position_embd.weight", "pos_embed.weight"};
   const int n_positions = binder.height(table);
   config_.table_side = static_cast<int>(std::lround(std::sqrt(n_positions)));
@@ -191,11 +160,12 @@ void VisionTower::bind(Binder& binder) {
     const auto name = [&](const char* gguf, const char* hf) {
       return TensorName{cat("v.blk.", i, ".", gguf), cat("blocks.", i, ".", hf)};
     };
-    weights_.layers.push_back({norm_of(binder, name("ln1", "norm1"), w), norm_of(binder, name("ln2", "norm2"), w),
-                               product_of(binder, name("attn_qkv", "attn.qkv"), 3 * w, w),
-                               product_of(binder, name("attn_out", "attn.proj"), w, w),
-                               product_of(binder, name("ffn_up", "mlp.linear_fc1"), config_.ffn, w),
-                               product_of(binder, name("ffn_down", "mlp.linear_fc2"), w, config_.ffn)});
+    weights_.layers.push_back({.attention_norm = norm_of(binder, name("ln1", "norm1"), w),
+                               .mlp_norm = norm_of(binder, name("ln2", "norm2"), w),
+                               .qkv = {product_of(binder, name("attn_qkv", "attn.qkv"), 3 * w, w)},
+                               .out = product_of(binder, name("attn_out", "attn.proj"), w, w),
+                               .up = product_of(binder, name("ffn_up", "mlp.linear_fc1"), config_.ffn, w),
+                               .down = product_of(binder, name("ffn_down", "mlp.linear_fc2"), w, config_.ffn)});
   }
   const int merged = w * config_.merge * config_.merge;
   weights_.merger_norm = norm_of(binder, {"v.post_ln", "merger.norm"}, w);
@@ -203,34 +173,102 @@ void VisionTower::bind(Binder& binder) {
   weights_.merger_down = product_of(binder, {"mm.2", "merger.linear_fc2"}, config_.hidden, merged);
   if (!binder.is_gguf())
     binder.skip([](std::string_view name) { return name.find("visual.") == std::string_view::npos; });
-  binder.finish();
-  finish({}, {config_.n_heads, config_.n_heads, config_.head_dim()}, binder.take_copies());
-  fill_copies(1, {});
+}
+
+void VisionTower::bind_gemma(Binder& binder) {
+  const int w = config_.width, p = config_.patch, plane = p * p;
+  const TensorName patches{"v.patch_embd.weight", "vision_tower.patch_embedder.input_proj.weight"};
+  std::vector<float> weights(size_t(w) * 3 * plane);
+  if (binder.is_gguf()) {
+    std::copy_n(binder.array(patches, {w, 3, p, p}), weights.size(), weights.begin());
+  } else {  // pixel by pixel
+    const float* from = binder.array(patches, {w, 3 * plane});
+    for (size_t row = 0; row < size_t(w); ++row)
+      for (int i = 0; i < plane; ++i)
+        for (int channel = 0; channel < 3; ++channel)
+          weights[(row * 3 + channel) * plane + i] = from[(row * plane + i) * 3 + channel];
+  }
+  set_patch_weights(std::move(weights), nullptr);
+  const TensorName table{"v.position_embd.weight", "vision_tower.patch_embedder.position_embedding_table"};
+  const std::vector<int64_t> sizes = binder.shape(table);
+  LB_CHECK(sizes.size() == 3, kFormat, file_.path, ": the position tables have ", sizes.size(),
+           " axes; expected 3: tables, positions, values");
+  config_.table_side = static_cast<int>(sizes[1]);
+  weights_.positions = binder.array(table, {2, sizes[1], w});
+  const auto norm = [&](const TensorName& module, int n) {
+    return binder.vector({module.gguf + ".weight", module.hf + ".weight"}, n);
+  };
+  for (int i = 0; i < config_.n_layers; ++i) {
+    const auto name = [&](const char* gguf, const char* hf) {
+      return TensorName{cat("v.blk.", i, ".", gguf), cat("vision_tower.encoder.layers.", i, ".", hf)};
+    };
+    const auto product = [&](const TensorName& module, int n_out, int n_in) {
+      return bounded_product(binder, module, n_out, n_in);
+    };
+    weights_.layers.push_back(
+        {.attention_norm = {norm(name("ln1", "input_layernorm"), w)},
+         .mlp_norm = {norm(name("ln2", "pre_feedforward_layernorm"), w)},
+         .attention_post_norm = {norm(name("attn_post_norm", "post_attention_layernorm"), w)},
+         .mlp_post_norm = {norm(name("ffn_post_norm", "post_feedforward_layernorm"), w)},
+         .qkv = {product(name("attn_q", "self_attn.q_proj"), w, w), product(name("attn_k", "self_attn.k_proj"), w, w),
+                 product(name("attn_v", "self_attn.v_proj"), w, w)},
+         .out = product(name("attn_out", "self_attn.o_proj"), w, w),
+         .up = product(name("ffn_up", "mlp.up_proj"), config_.ffn, w),
+         .down = product(name("ffn_down", "mlp.down_proj"), w, config_.ffn),
+         .gate = product(name("ffn_gate", "mlp.gate_proj"), config_.ffn, w),
+         .q_norm = norm(name("attn_q_norm", "self_attn.q_norm"), config_.head_dim()),
+         .k_norm = norm(name("attn_k_norm", "self_attn.k_norm"), config_.head_dim())});
+  }
+  weights_.v_norm = binder.ones(config_.head_dim());
+  const TensorName bias{"v.std_bias", "vision_tower.std_bias"}, scale{"v.std_scale", "vision_tower.std_scale"};
+  if (binder.has(bias)) weights_.pool_bias = binder.vector(bias, w), weights_.pool_scale = binder.vector(scale, w);
+  weights_.merger_norm = {binder.ones(w)};
+  weights_.merger_down.weight = binder.matrix(
+      {"mm.input_projection.weight", "embed_vision.embedding_projection.weight"}, config_.hidden, w, Split::none());
+  // The text model, and towers of sound.
+  binder.skip([&](std::string_view name) {
+    if (binder.is_gguf()) return name.starts_with("a.") || name.starts_with("mm.a.");
+    return !name.starts_with("model.vision_tower.") && !name.starts_with("model.embed_vision.");
+  });
 }
 
 void VisionTower::visit(const WeightVisitor& visitor) {
   const auto product = [&](VisionProduct& one) {
+    if (one.weight.data == nullptr) return;
     visitor.matrix(one.weight);
-    visitor(one.bias, size_t(one.weight.n_out));
+    if (one.bias != nullptr) visitor(one.bias, size_t(one.weight.n_out));
+  };
+  const auto vector = [&](const float*& at, int n) {
+    if (at != nullptr) visitor(at, size_t(n));
   };
   const auto norm = [&](VisionWeights::Norm& one) {
-    visitor(one.weight, size_t(config_.width)), visitor(one.bias, size_t(config_.width));
+    vector(one.weight, config_.width), vector(one.bias, config_.width);
   };
   product(weights_.patch);
-  visitor(weights_.positions, size_t(config_.table_side) * config_.table_side * config_.width);
+  const size_t n_positions = size_t(config_.table_side) * (config_.is_gemma() ? 2 : config_.table_side);
+  visitor(weights_.positions, n_positions * config_.width);
   for (VisionWeights::Layer& layer : weights_.layers) {
-    norm(layer.attention_norm), norm(layer.mlp_norm);
-    product(layer.qkv), product(layer.out), product(layer.up), product(layer.down);
+    norm(layer.attention_norm), norm(layer.mlp_norm), norm(layer.attention_post_norm), norm(layer.mlp_post_norm);
+    for (VisionProduct& one : layer.qkv) product(one);
+    product(layer.out), product(layer.up), product(layer.down), product(layer.gate);
+    vector(layer.q_norm, config_.head_dim()), vector(layer.k_norm, config_.head_dim());
   }
+  vector(weights_.v_norm, config_.head_dim());
+  vector(weights_.pool_bias, config_.width), vector(weights_.pool_scale, config_.width);
   norm(weights_.merger_norm);
   product(weights_.merger_up), product(weights_.merger_down);
 }
 
 void VisionTower::for_each_group(const GroupVisitor& group) const {
-  group({&weights_.patch.weight});
-  for (const VisionWeights::Layer& layer : weights_.layers)
-    for (const VisionProduct* one : {&layer.qkv, &layer.out, &layer.up, &layer.down}) group({&one->weight});
-  group({&weights_.merger_up.weight}), group({&weights_.merger_down.weight});
+  const auto alone = [&](const VisionProduct& one) {
+    if (one.weight.data != nullptr) group({&one.weight});
+  };
+  alone(weights_.patch);
+  for (const VisionWeights::Layer& layer : weights_.layers) {
+    for (const VisionProduct& one : layer.qkv) alone(one);
+    alone(layer.out), alone(layer.up), alone(layer.down), alone(layer.gate);
+  }
+  alone(weights_.merger_up), alone(weights_.merger_down);
 }
 
 std::vector<float> VisionTower::byte_levels() const {
@@ -247,14 +285,30 @@ size_t VisionTower::scratch_bytes(int n_patches) const {
 }
 
 void VisionTower::normalise(const VisionWeights::Norm& norm, const float* x, float* y, int rows) {
-  stream_->run(LayerNorm{x, norm.weight, norm.bias, y, rows, config_.width, config_.eps});
+  const int w = config_.width;
+  if (norm.bias == nullptr)
+    stream_->run(RmsNorm{x, norm.weight, y, rows, 1, w, w, w, config_.eps});
+  else
+    stream_->run(LayerNorm{x, norm.weight, norm.bias, y, rows, w, config_.eps});
 }
 
-void VisionTower::multiply(const VisionProduct& product, const float* x, float* y, int rows, const float* add) {
+void VisionTower::multiply(const VisionProduct& product, const float* x, float* y, Buffers& b, int rows,
+                           const float* add) {
+  if (product.x_bounds) {
+    const auto [lowest, highest] = *product.x_bounds;
+    stream_->run(Clamp{x, b.clamped.data(), rows, product.weight.n_in, lowest, highest});
+    x = b.clamped.data();
+  }
   stream_->run(lb::product(product.weight, x, y, rows, Activations::kF32, *stream_, add));
+  if (product.y_bounds)
+    stream_->run(Clamp{y, y, rows, product.weight.n_out, product.y_bounds->lowest, product.y_bounds->highest});
 }
 
-// x = patches * w + bias + the position table, bilinear
+void VisionTower::add_branch(const VisionWeights::Norm& norm, float* z, Buffers& b, int rows) {
+  stream_->run(AddNorm{b.x.data(), z, norm.weight, b.x.data(), rows, config_.width, config_.eps, 1});
+}
+
+// x = patches * w + bias + positions
 void VisionTower::embed(std::span<const uint8_t> rgb, const Grid& grid, Buffers& b) {
   const int w = config_.width, n = grid.n();
   const std::vector<float> levels = byte_levels();
@@ -267,7 +321,18 @@ void VisionTower::embed(std::span<const uint8_t> rgb, const Grid& grid, Buffers&
                            .columns = grid.width,
                            .patch = config_.patch,
                            .merge = config_.merge});
-  multiply(weights_.patch, b.wide.data(), b.x.data(), n);
+  multiply(weights_.patch, b.wide.data(), b.x.data(), b, n);
+  if (config_.is_gemma()) {
+    stream_->run(AddAxisPositions{.y = b.x.data(),
+                                  .table = weights_.positions,
+                                  .first = 0,
+                                  .rows = n,
+                                  .dim = w,
+                                  .columns = grid.width,
+                                  .side = config_.table_side,
+                                  .merge = config_.merge});
+    return;
+  }
   stream_->run(AddBias{b.x.data(), weights_.patch.bias, n, w});
   stream_->run(AddPositions{.y = b.x.data(),
                             .table = weights_.positions,
@@ -284,26 +349,38 @@ void VisionTower::embed(std::span<const uint8_t> rgb, const Grid& grid, Buffers&
 void VisionTower::attend(const VisionWeights::Layer& layer, const Grid& grid, Buffers& b) {
   const int n = grid.n(), w = config_.width, dim = config_.head_dim(), half = dim / 2;
   const size_t rows = padded(n), columns = padded(dim);
-  multiply(layer.qkv, b.y.data(), b.wide.data(), n);
-  stream_->run(AddBias{b.wide.data(), layer.qkv.bias, n, 3 * w});
+  // Of q, k and v in b.wide: side by side, or one after another.
+  const bool is_joined = layer.qkv.size() == 1;
+  const size_t row_stride = is_joined ? 3 * w : w, part_stride = is_joined ? w : size_t(n) * w;
+  for (size_t part = 0; part < layer.qkv.size(); ++part)
+    multiply(layer.qkv[part], b.y.data(), b.wide.data() + part * part_stride, b, n);
+  if (is_joined) stream_->run(AddBias{b.wide.data(), layer.qkv[0].bias, n, 3 * w});
+  if (layer.q_norm != nullptr) {
+    const float* norms[] = {layer.q_norm, layer.k_norm, weights_.v_norm};
+    for (size_t part = 0; part < 3; ++part) {
+      float* x = b.wide.data() + part * part_stride;
+      stream_->run(RmsNorm{x, norms[part], x, n, config_.n_heads, dim, w, dim, config_.eps});
+    }
+  }
   ThreadPool& pool = stream_->pool();
-  const float scale = 1 / std::sqrt(float(dim));
+  const float scale = config_.attention_scale();
   pool.parallel_for(config_.n_heads, [&](int head, int) {
     for (int part = 0; part < 2; ++part)
       for (int i = 0; i < n; ++i) {
-        const float* from = b.wide.data() + size_t(i) * 3 * w + size_t(part) * w + size_t(head) * dim;
+        const float* from = b.wide.data() + i * row_stride + part * part_stride + size_t(head) * dim;
         float* to = b.heads[part].data() + (size_t(head) * rows + i) * columns;
         const float by = part == 0 ? scale : 1;
         for (int k = 0; k < half; ++k) {
           const float c = grid.cos[size_t(i) * half + k] * by, s = grid.sin[size_t(i) * half + k] * by;
-          to[k] = from[k] * c - from[k + half] * s;
-          to[k + half] = from[k + half] * c + from[k] * s;
+          const auto [at, distance] = pair_columns(k, dim, config_.is_gemma());
+          to[at] = from[at] * c - from[at + distance] * s;
+          to[at + distance] = from[at + distance] * c + from[at] * s;
         }
       }
     for (int i = 0; i < n; ++i)
       for (int k = 0; k < dim; ++k)
         b.heads[2][(size_t(head) * columns + k) * rows + i] =
-            b.wide[size_t(i) * 3 * w + 2 * size_t(w) + size_t(head) * dim + k];
+            b.wide[i * row_stride + 2 * part_stride + size_t(head) * dim + k];
   });
   const int n_tiles = (n + kTileRows - 1) / kTileRows;
   pool.parallel_for(config_.n_heads * n_tiles, [&](int task, int thread) {
@@ -337,7 +414,29 @@ void VisionTower::check_image(size_t bytes, int height, int width) const {
       kInvalid, "an image must be [height, width, 3] with sides that are multiples of ", unit, ", got ", height, " x ",
       width);
   const int64_t n = int64_t{height / config_.patch} * (width / config_.patch);
-  LB_CHECK(n <= kMaxPatches, kInvalid, "an image has at most ", kMaxPatches, " patches, got ", n);
+  LB_CHECK(n <= config_.max_patches(), kInvalid, "an image has at most ", config_.max_patches(), " patches, got ", n);
+  const int longest = std::max(height, width) / config_.patch;
+  LB_CHECK(!config_.is_gemma() || longest <= config_.table_side, kInvalid, "a side of an image has at most ",
+           config_.table_side, " patches, got ", longest);
+}
+
+// The rows of the language model, from n patches.
+std::vector<float> VisionTower::merge(Buffers& b, int n) {
+  const int w = config_.width, block = config_.merge * config_.merge, n_rows = n / block;
+  std::vector<float> rows(size_t(n_rows) * config_.hidden);
+  if (config_.is_gemma()) {
+    const float root = std::sqrt(float(w));
+    stream_->run(PoolPatches{b.x.data(), weights_.pool_bias, weights_.pool_scale, b.y.data(), n_rows, w, block, root});
+    normalise(weights_.merger_norm, b.y.data(), b.y.data(), n_rows);
+    multiply(weights_.merger_down, b.y.data(), rows.data(), b, n_rows);
+    return rows;
+  }
+  normalise(weights_.merger_norm, b.x.data(), b.y.data(), n);
+  multiply(weights_.merger_up, b.y.data(), b.x.data(), b, n_rows);
+  stream_->run(BiasGelu{b.x.data(), weights_.merger_up.bias, n_rows, w * block, true});
+  multiply(weights_.merger_down, b.x.data(), rows.data(), b, n_rows);
+  stream_->run(AddBias{rows.data(), weights_.merger_down.bias, n_rows, config_.hidden});
+  return rows;
 }
 
 std::vector<float> VisionTower::encode(std::span<const uint8_t> rgb, int height, int width,
@@ -354,21 +453,27 @@ std::vector<float> VisionTower::encode(std::span<const uint8_t> rgb, int height,
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
     normalise(layer.attention_norm, b.x.data(), b.y.data(), n);
     attend(layer, grid, b);
-    multiply(layer.out, b.y.data(), b.x.data(), n, b.x.data());
+    if (config_.is_gemma()) {
+      multiply(layer.out, b.y.data(), b.wide.data(), b, n);
+      add_branch(layer.attention_post_norm, b.wide.data(), b, n);
+      normalise(layer.mlp_norm, b.x.data(), b.y.data(), n);
+      float* up = b.wide.data() + size_t(n) * config_.ffn;
+      multiply(layer.gate, b.y.data(), b.wide.data(), b, n);
+      multiply(layer.up, b.y.data(), up, b, n);
+      stream_->run(GeGlu{b.wide.data(), up, b.wide.data(), n, config_.ffn, config_.ffn});
+      multiply(layer.down, b.wide.data(), b.y.data(), b, n);
+      add_branch(layer.mlp_post_norm, b.y.data(), b, n);
+      continue;
+    }
+    multiply(layer.out, b.y.data(), b.x.data(), b, n, b.x.data());
     stream_->run(AddBias{b.x.data(), layer.out.bias, n, w});
     normalise(layer.mlp_norm, b.x.data(), b.y.data(), n);
-    multiply(layer.up, b.y.data(), b.wide.data(), n);
+    multiply(layer.up, b.y.data(), b.wide.data(), b, n);
     stream_->run(BiasGelu{b.wide.data(), layer.up.bias, n, config_.ffn, false});
-    multiply(layer.down, b.wide.data(), b.x.data(), n, b.x.data());
+    multiply(layer.down, b.wide.data(), b.x.data(), b, n, b.x.data());
     stream_->run(AddBias{b.x.data(), layer.down.bias, n, w});
   }
-  normalise(weights_.merger_norm, b.x.data(), b.y.data(), n);
-  const int blocks = config_.merge * config_.merge, n_rows = n / blocks;
-  multiply(weights_.merger_up, b.y.data(), b.x.data(), n_rows);
-  stream_->run(BiasGelu{b.x.data(), weights_.merger_up.bias, n_rows, w * blocks, true});
-  std::vector<float> rows(size_t(n_rows) * config_.hidden);
-  multiply(weights_.merger_down, b.x.data(), rows.data(), n_rows);
-  stream_->run(AddBias{rows.data(), weights_.merger_down.bias, n_rows, config_.hidden});
+  std::vector<float> rows = merge(b, n);
   file_.check_intact();
   return rows;
 }

@@ -1,15 +1,16 @@
-// VisionTower: the vision tower of Qwen3.5, which turns an image into rows of the language model's residual stream. Its
-// encode() computes on the CPU in fp32; VisionPass computes on a device.
+// VisionTower: the vision tower of Qwen3.5 or Gemma 4, which turns an image into rows of the language model's residual
+// stream. Its encode() computes on the CPU in fp32; VisionPass computes on a device.
 //   patches      [n, 3 * patch * patch] pixels, in blocks of merge x merge patches
-//   x            patches * w + b + position table (bilinear)
-//   each layer   x += attention(layer_norm(x)); x += mlp(layer_norm(x)); attention with 2-D rope and without a mask
-//   merger       layer_norm, the rows of a block concatenated, a two-layer perceptron: [n / merge^2, hidden]
+//   x            patches * w + b + position table (bilinear), or + a table of columns + a table of rows
+//   each layer   x += attention(norm(x)); x += mlp(norm(x)); attention with 2-D rope and without a mask
+//   merger       of Qwen: norm, the rows of a block concatenated, a two-layer perceptron: [n / merge^2, hidden]
+//                of Gemma: the mean of a block * sqrt(width), norm, a product
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,47 +18,42 @@
 #include "cpu/cpu_stream.h"
 #include "format/model_file.h"
 #include "models/network.h"
+#include "models/vision_config.h"
 
 namespace lb {
 
-struct VisionConfig {
-  int n_layers = 0, width = 0, n_heads = 0, ffn = 0;
-  int patch = 0, merge = 0;  // pixels of a patch's side; patches of a block's side
-  int table_side = 0;        // the position table has table_side^2 rows
-  int hidden = 0;            // of the language model
-  float eps = 1e-6f;
-  static constexpr double kTheta = 10000;  // of the 2-D rope
-  std::array<float, 3> mean{0.5f, 0.5f, 0.5f}, deviation{0.5f, 0.5f, 0.5f};
-
-  int head_dim() const { return width / n_heads; }
-  int unit() const { return patch * merge; }  // the sides of an image are multiples of this
-};
-
-// A product with a bias.
+// A product with a bias, or with bounds: y = clamp(w clamp(x)).
 struct VisionProduct {
-  Matrix weight;      // [n_out, n_in]
-  const float* bias;  // [n_out]
+  Matrix weight;                // [n_out, n_in]
+  const float* bias = nullptr;  // [n_out]; null: none
+  struct Bounds {
+    float lowest, highest;
+  };
+  std::optional<Bounds> x_bounds, y_bounds;
 };
 
 struct VisionWeights {
   struct Norm {
-    const float *weight, *bias;  // [width]
+    const float *weight = nullptr, *bias = nullptr;  // [width]; without a bias it is an RmsNorm; without both, none
   };
   struct Layer {
     Norm attention_norm, mlp_norm;
-    VisionProduct qkv, out, up, down;
+    Norm attention_post_norm, mlp_post_norm;           // of the branches before they are added
+    std::vector<VisionProduct> qkv;                    // one product of q, k and v, or one of each
+    VisionProduct out, up, down, gate;                 // gate without data: gelu(up) instead of gelu(gate) * up
+    const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]; null: none
   };
-  VisionProduct patch;     // [width, 3 * patch * patch] sum of the weights of both frames
-  const float* positions;  // [table_side^2, width]
+  VisionProduct patch;     // [width, 3 * patch * patch], of Qwen the sum of the weights of both frames
+  const float* positions;  // [table_side^2, width], or [2, table_side, width]
   std::vector<Layer> layers;
+  const float* v_norm = nullptr;                            // [head_dim] ones, if q and k have norms
+  const float *pool_bias = nullptr, *pool_scale = nullptr;  // [width]; null: none
   Norm merger_norm;
-  VisionProduct merger_up, merger_down;
+  VisionProduct merger_up, merger_down;  // merger_up without data: merger_down alone
 };
 
 class VisionTower final : public Network {
  public:
-  static constexpr int kMaxPatches = 16384;  // of an image: 4096 rows with merge = 2
-
   // path: a multimodal projector (GGUF, architecture clip) or a checkpoint folder whose files have the tower. Throws
   // kUnsupported for other towers. hidden: the language model's.
   VisionTower(const std::string& path, int hidden, const CpuStreamOptions& options);
@@ -86,17 +82,25 @@ class VisionTower final : public Network {
   struct Buffers;
 
   void bind(Binder& binder);
+  void bind_qwen(Binder& binder);
+  void bind_gemma(Binder& binder);
+  // The patch embedding, from weights that the tower's memory holds.
+  void set_patch_weights(std::vector<float> weights, const float* bias);
   void embed(std::span<const uint8_t> rgb, const Grid& grid, Buffers& b);
   void attend(const VisionWeights::Layer& layer, const Grid& grid, Buffers& b);
   void normalise(const VisionWeights::Norm& norm, const float* x, float* y, int rows);
-  // y = x w (+ add); the bias follows.
-  void multiply(const VisionProduct& product, const float* x, float* y, int rows, const float* add = nullptr);
+  // y = x w (+ add, of a product without bounds); the bias follows.
+  void multiply(const VisionProduct& product, const float* x, float* y, Buffers& b, int rows,
+                const float* add = nullptr);
+  std::vector<float> merge(Buffers& b, int n);
+  // x += the branch in z, which has its own norm
+  void add_branch(const VisionWeights::Norm& norm, float* z, Buffers& b, int rows);
 
   ModelFile file_;
   VisionConfig config_;
   CpuStreamOptions stream_options_;
   std::unique_ptr<CpuStream> stream_;
-  std::vector<float> patch_sum_;  // what weights_.patch points to until a device has it
+  std::vector<float> patch_weights_;  // what weights_.patch points to until a device has it
   VisionWeights weights_{};
 };
 

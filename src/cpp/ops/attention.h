@@ -72,6 +72,7 @@ struct KvMove {
 // over a rotated V is rotated back before the gate.
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
 // slots [0, n_past) and, of this append, the rows up to r (chain: causal mask) or the rows in ancestors[r] (tree).
+// With last_seen, a row of a chain sees the rows up to last_seen[r] instead: rows of an image see the whole image.
 // ancestors[r] may include rows after r: a draft block attends in both directions. first_slot and window hide slots.
 // Pages before the first visible slot are not read. Other hidden slots are read and masked, so they must hold finite
 // values.
@@ -96,7 +97,9 @@ struct Attention {
   // [n_query_blocks, n_kv_heads, list_size] the key blocks that each query block of a chain attends to (SelectBlocks);
   // other slots are hidden. null: none are.
   const int32_t* blocks = nullptr;
-  long n_query_blocks = 0, list_size = 0;
+  int n_query_blocks = 0, list_size = 0;
+  // [rows] of a chain, ascending, last_seen[r] >= r; null: r. Not with blocks.
+  const int32_t* last_seen = nullptr;
   // Each row of a tree has the bits of a step after its parent, whose slots would follow its ancestors' in order. On
   // the CPU it always has.
   bool by_row = false;

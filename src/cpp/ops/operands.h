@@ -246,6 +246,41 @@ void operands(AddPositions& op, Visit&& visit) {
 }
 
 template <class Visit>
+void operands(AddAxisPositions& op, Visit&& visit) {
+  static constexpr int kAxes = 2;
+  visit.scalar("first", op.first);
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("columns", op.columns);
+  visit.scalar("side", op.side);
+  visit.scalar("merge", op.merge);
+  visit.in("table", op.table, {kAxes, op.side, op.dim});
+  visit.in_out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(PoolPatches& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("block", op.block);
+  visit.scalar("factor", op.factor);
+  visit.in("x", op.x, {op.rows, op.block, op.dim});
+  visit.optional_in("bias", op.bias, {op.dim});
+  visit.optional_in("scale", op.scale, {op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(Clamp& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("lowest", op.lowest);
+  visit.scalar("highest", op.highest);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
 void operands(LayerNorm& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("dim", op.dim);
@@ -273,8 +308,11 @@ void operands(SplitHeads& op, Visit&& visit) {
   visit.scalar("padded", op.padded);
   visit.scalar("first", op.first);
   visit.scalar("type", op.type);
-  visit.in("x", op.x, {op.rows, 3, op.heads, op.dim});
-  visit.in("bias", op.bias, {3, op.heads, op.dim});
+  visit.stride("row_stride", op.row_stride);
+  visit.stride("part_stride", op.part_stride);
+  visit.scalar("is_by_axis", op.is_by_axis);
+  visit.in("x", op.x, {op.rows, 3, op.heads, op.dim}, {op.row_stride, op.part_stride, op.dim, 1});
+  visit.optional_in("bias", op.bias, {3, op.heads, op.dim});
   visit.in("cos", op.cos, {op.rows, op.dim / 2});
   visit.in("sin", op.sin, {op.rows, op.dim / 2});
   visit.out("q", op.q, {op.heads, op.rows, op.padded});
@@ -387,6 +425,7 @@ void operands(Attention& op, Visit&& visit) {
   visit.optional_in("gate", op.gate, {op.rows, op.n_heads, op.cache.head_dim},
                     {op.gate_row_stride, op.gate_head_stride, 1});
   visit.optional_in("sinks", op.sinks, {op.n_heads});
+  visit.optional_indices("last_seen", op.last_seen, {op.rows}, 0, op.rows);
   operands(op.tree, visit, op.rows);
   visit.stride("n_query_blocks", op.n_query_blocks);
   visit.stride("list_size", op.list_size);
@@ -659,7 +698,7 @@ struct OperandVisitor {
     each(Operand{access, p, is_empty ? 0 : size_t(last + 1) * sizeof(T)});
   }
   void scalar(const char*, const auto&) const {}
-  void stride(const char*, const long&) const {}
+  void stride(const char*, const auto&) const {}
   void in(const char*, const auto* p, Axes shape, Axes strides = {}) const { pointer(Access::kIn, p, shape, strides); }
   void out(const char*, const auto* p, Axes shape, Axes strides = {}) const {
     pointer(Access::kOut, p, shape, strides);

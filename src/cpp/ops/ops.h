@@ -76,8 +76,10 @@ using Ops = OpList<  //
     NamedOp<DeltaNet, "delta_net">, NamedOp<CopyRows, "copy_rows">, NamedOp<PreviousRow, "previous_row">,
     NamedOp<TopTokens, "top_tokens">, NamedOp<BlockConv, "block_conv">, NamedOp<SelectCandidates, "select_candidates">,
     NamedOp<GrowTree, "grow_tree">, NamedOp<AllReduce, "all_reduce">, NamedOp<AllGather, "all_gather">,
-    NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">, NamedOp<LayerNorm, "layer_norm">,
-    NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">, NamedOp<MergeHeads, "merge_heads">>;
+    NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">,
+    NamedOp<AddAxisPositions, "add_axis_positions">, NamedOp<PoolPatches, "pool_patches">, NamedOp<Clamp, "clamp">,
+    NamedOp<LayerNorm, "layer_norm">, NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">,
+    NamedOp<MergeHeads, "merge_heads">>;
 
 template <class Op>
 concept ListedOp = Ops::has<Op>();

@@ -36,6 +36,33 @@ struct AddPositions {
   int side, merge;
 };
 
+// y[r,:] += table[0, column of patch first + r] + table[1, its row]
+struct AddAxisPositions {
+  float* y;              // [rows, dim]
+  const float* table;    // [2, side, dim]
+  int first, rows, dim;  // dim a multiple of 4
+  int columns;           // of the image, in patches; rows and columns are at most side
+  int side, merge;
+};
+
+// y[r,:] = (factor * mean of the `block` rows of x from block * r on - bias) * scale
+struct PoolPatches {
+  const float* x;        // [rows * block, dim]
+  const float* bias;     // [dim]; null: 0
+  const float* scale;    // [dim]; null: 1; with a bias only
+  float* y;              // [rows, dim]
+  int rows, dim, block;  // dim a multiple of 4
+  float factor;
+};
+
+// y = min(max(x, lowest), highest)
+struct Clamp {
+  const float* x;  // [rows, dim]
+  float* y;        // [rows, dim]; may be x
+  int rows, dim;
+  float lowest, highest;
+};
+
 // y[r,:] = (x[r,:] - mean) / sqrt(variance + eps) * w + b
 struct LayerNorm {
   const float* x;  // [rows, dim]
@@ -54,11 +81,12 @@ struct BiasGelu {
   int is_exact;       // 1: by erf; 0: its tanh approximation
 };
 
-// The heads of q, k and v apart, with their biases; q and k rotated as by Rope (kHalves), all padded with zeros to
-// `padded` values. Row r of k and v becomes slot first + r of pages as in KvLayer, whose page table is 0, 1, 2, ...
+// The heads of q, k and v apart, with their biases; q and k rotated, all padded with zeros to `padded` values. The
+// pairs of a head are those of Rope (kHalves), or with is_by_axis of each half of the head apart. Row r of k and v
+// becomes slot first + r of pages as in KvLayer, whose page table is 0, 1, 2, ...
 struct SplitHeads {
-  const float* x;     // [rows, 3, heads, dim] projected q, k and v
-  const float* bias;  // [3, heads, dim]
+  const float* x;     // [rows, 3, heads, dim] projected q, k and v, strides below
+  const float* bias;  // [3, heads, dim]; null: none
   const float* cos;   // [rows, dim / 2]
   const float* sin;   // [rows, dim / 2]
   float* q;           // [heads, rows, padded]; null: not written
@@ -67,7 +95,18 @@ struct SplitHeads {
   KvType type;
   int rows, heads, dim, padded;  // dim and padded are multiples of 4
   int first;
+  long row_stride, part_stride;  // values between rows of x, and between q, k and v
+  int is_by_axis;                // 1: dim is a multiple of 8
 };
+
+// The first column of pair p of a head, and the distance to the second.
+struct PairColumns {
+  int at, distance;
+};
+LB_FN PairColumns pair_columns(int p, int dim, int is_by_axis) {
+  const int span = is_by_axis != 0 ? dim / 4 : dim / 2;
+  return {p / span * 2 * span + p % span, span};
+}
 
 // y[r,h,:] = x[h,r,:], without the padding
 struct MergeHeads {

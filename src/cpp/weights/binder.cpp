@@ -90,6 +90,11 @@ bool Binder::are_equal(const TensorName& a, const TensorName& b) const {
          std::memcmp(x.data, y.data, x.bytes) == 0;
 }
 
+std::vector<int64_t> Binder::shape(const TensorName& name) const {
+  const TensorView* tensor = find(name);
+  LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing");
+  return tensor->shape;
+}
 int Binder::height(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[0]); }
 int Binder::width(const TensorName& name) const {
   const TensorView& tensor = find_matrix(name);

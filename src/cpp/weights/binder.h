@@ -65,7 +65,8 @@ class Binder {
   bool is_gguf() const { return is_gguf_; }
   const std::string& path() const { return file_.path; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
-  int height(const TensorName& name) const;  // rows of a matrix; throws if missing
+  std::vector<int64_t> shape(const TensorName& name) const;  // throws if missing
+  int height(const TensorName& name) const;                  // rows of a matrix; throws if missing
   // Whether two existing tensors have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
   // FP8 matrices, and NVFP4 matrices with a scale of the tensor, are written to host memory when HostCopies::fill()

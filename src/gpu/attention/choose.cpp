@@ -86,6 +86,8 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
            ": the gate must be 16-byte aligned");
 
   const int group = op.n_heads / op.cache.n_kv_heads;
+  LB_CHECK(op.last_seen == nullptr || (op.tree.ancestors == nullptr && op.blocks == nullptr), kInvalid, what,
+           ": last_seen is of a chain without selected blocks");
   if (op.blocks != nullptr)
     LB_CHECK(op.tree.ancestors == nullptr && op.first_slot == 0 && op.window == 0 && group <= kSparseBlock &&
                  op.n_query_blocks == query_blocks(op.rows, group),

@@ -154,7 +154,7 @@ AttentionConfig dense_config(const Attention& op, int capacity, const Target& ta
                               [&](int n, int tile) { return decode_shared_bytes(dim, n, tile); });
     return {decode, kDecodeQueries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
   }
-  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity)
+  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity && op.last_seen == nullptr)
     if (const auto sm90 = sm90_shape(cache, target)) return *sm90;
   const char* const prefill_32 = tile_kernel(kPrefill32, kPrefill32Packed, cache);
   const bool is_prompt = op.rows > kMaxTree || op.n_heads / cache.n_kv_heads > kMaxTree;  // or patches of an image

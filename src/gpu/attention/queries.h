@@ -66,16 +66,19 @@ LB_DEVICE void begin_attention() {
   dependents_may_launch();
 }
 
+// The last row of the append that a row of a chain attends to.
+LB_DEVICE int last_seen(const Attention& op, int row) { return op.last_seen == nullptr ? row : op.last_seen[row]; }
+
 // The mask: whether `row` attends to slot n_past + offset.
 LB_DEVICE bool sees(const Attention& op, int n_past, int row, int offset) {
-  if (op.tree.ancestors == nullptr) return offset <= row && offset >= first_seen(op, n_past, row);
+  if (op.tree.ancestors == nullptr) return offset <= last_seen(op, row) && offset >= first_seen(op, n_past, row);
   if (offset < 0) return offset >= first_seen(op, n_past, row);
   return offset < op.rows && (op.tree.ancestors[row] >> offset & 1) != 0;
 }
 
-// End of the slots that rows up to last_row attend to. A chain is causal: its rows see no slot after last_row.
+// End of the slots that rows up to last_row attend to.
 LB_DEVICE int slots_seen(const Attention& op, int n_past, int last_row) {
-  return n_past + (op.tree.ancestors == nullptr ? min(last_row + 1, op.rows) : op.rows);
+  return n_past + (op.tree.ancestors == nullptr ? last_seen(op, min(last_row, op.rows - 1)) + 1 : op.rows);
 }
 
 LB_DEVICE float gate_of(const Attention& op, int row, int head, int i) {

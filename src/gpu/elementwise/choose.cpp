@@ -170,6 +170,22 @@ Launch choose(const AddPositions& op, const Target& target) {
   return by_items("add_positions_kernel", op.rows, op.dim / 4, target, what);
 }
 
+Launch choose(const AddAxisPositions& op, const Target& target) {
+  const std::string what = shape("add_axis_positions", op.rows, op.dim);
+  check_fours({op.dim}, what);
+  return by_items("add_axis_positions_kernel", op.rows, op.dim / 4, target, what);
+}
+
+Launch choose(const PoolPatches& op, const Target& target) {
+  const std::string what = shape("pool_patches", op.rows, op.dim);
+  check_fours({op.dim}, what);
+  return by_items("pool_patches_kernel", op.rows, op.dim / 4, target, what);
+}
+
+Launch choose(const Clamp& op, const Target& target) {
+  return by_values("clamp_kernel", long(op.rows) * op.dim, 1, target, shape("clamp", op.rows, op.dim));
+}
+
 Launch choose(const LayerNorm& op, const Target& target) {
   const std::string what = shape("layer_norm", op.rows, op.dim);
   check_fours({op.dim}, what);
@@ -187,6 +203,7 @@ Launch choose(const SplitHeads& op, const Target& target) {
   check_fours({op.dim, op.padded}, what);
   LB_CHECK(op.padded >= op.dim && (op.type == KvType::kF16 || op.type == KvType::kF32), kInvalid, what,
            ": heads are padded to at least ", op.dim, " values, of F16 or F32");
+  LB_CHECK(op.is_by_axis == 0 || op.dim % 8 == 0, kInvalid, what, ": rotation by axis takes sizes in multiples of 8");
   return by_items("split_heads_kernel", op.rows, 3L * op.heads * (op.padded / 4), target, what);
 }
 

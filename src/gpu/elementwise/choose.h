@@ -37,6 +37,9 @@ Launch choose(const ReadMemory& op, const Target& target);
 // Vision towers.
 Launch choose(const ReadPatches& op, const Target& target);
 Launch choose(const AddPositions& op, const Target& target);
+Launch choose(const AddAxisPositions& op, const Target& target);
+Launch choose(const PoolPatches& op, const Target& target);
+Launch choose(const Clamp& op, const Target& target);
 Launch choose(const LayerNorm& op, const Target& target);
 Launch choose(const BiasGelu& op, const Target& target);
 Launch choose(const SplitHeads& op, const Target& target);

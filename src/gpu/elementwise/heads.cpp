@@ -13,17 +13,22 @@ LB_KERNEL(split_heads_kernel, SplitHeads, 256, 1) {
   const int per_head = p.padded / 4, item = block_id() * n_threads() + thread_id(), row = block_id_y();
   if (item >= 3 * p.heads * per_head) return;
   const int part = item / (p.heads * per_head), head = item / per_head % p.heads, half = p.dim / 2;
-  int at = 2 * (item % per_head), other = at + half;  // columns of the first and second values of both pairs
+  int at = 2 * (item % per_head), other = 0;  // columns of the first and second values of both pairs
   f32x2 a = {}, b = {};
   if (at < half) {
-    const long from = (long(part) * p.heads + head) * p.dim;
-    const float* x = p.x + long(row) * 3 * p.heads * p.dim + from;
+    const float* x = p.x + long(row) * p.row_stride + long(part) * p.part_stride + long(head) * p.dim;
+    const int pair = at;
+    const PairColumns columns = pair_columns(pair, p.dim, p.is_by_axis);  // the next pair's follow them
+    at = columns.at, other = columns.at + columns.distance;
     a = load<f32x2>(x + at), b = load<f32x2>(x + other);
-    const auto a_bias = load<f32x2>(p.bias + from + at), b_bias = load<f32x2>(p.bias + from + other);
-    LB_UNROLL
-    for (int j = 0; j < 2; ++j) a[j] += a_bias[j], b[j] += b_bias[j];
+    if (p.bias != nullptr) {
+      const float* bias = p.bias + (long(part) * p.heads + head) * p.dim;
+      const auto a_bias = load<f32x2>(bias + at), b_bias = load<f32x2>(bias + other);
+      LB_UNROLL
+      for (int j = 0; j < 2; ++j) a[j] += a_bias[j], b[j] += b_bias[j];
+    }
     if (part < 2) {
-      const auto cos = load<f32x2>(p.cos + long(row) * half + at), sin = load<f32x2>(p.sin + long(row) * half + at);
+      const auto cos = load<f32x2>(p.cos + long(row) * half + pair), sin = load<f32x2>(p.sin + long(row) * half + pair);
       LB_UNROLL
       for (int j = 0; j < 2; ++j) {
         const float first = a[j], second = b[j];

@@ -1,5 +1,6 @@
-// ReadPatches: bytes of an image to rows of pixels, a value per thread. AddPositions: the bilinear position table, four
-// values per thread. Grid: x walks a row, y the rows. Bound: bandwidth.
+// ReadPatches: bytes of an image to rows of pixels, a value per thread. AddPositions, AddAxisPositions: the bilinear
+// position table, or one of each axis; PoolPatches: the mean of a block of patches; four values per thread. Grid: x
+// walks a row, y the rows. Bound: bandwidth.
 #include "dialect.h"
 
 #include "ops/vision.h"
@@ -50,6 +51,44 @@ LB_KERNEL(add_positions_kernel, AddPositions, 256, 1) {
     for (int j = 0; j < 4; ++j) sum[j] += shares[corner] * corners[corner][j];
   }
   store(to, sum);
+}
+
+LB_KERNEL(add_axis_positions_kernel, AddAxisPositions, 256, 1) {
+  dependents_may_launch();
+  wait_for_previous();
+  const int i = 4 * (block_id() * n_threads() + thread_id());
+  if (i >= p.dim) return;
+  const int row = block_id_y();
+  const PatchPlace place = patch_place(p.first + row, p.columns, p.merge);
+  const auto x = load<f32x4>(p.table + long(place.column) * p.dim + i);
+  const auto y = load<f32x4>(p.table + (long(p.side) + place.row) * p.dim + i);
+  float* to = p.y + long(row) * p.dim + i;
+  auto sum = load<f32x4>(to);
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) sum[j] += x[j] + y[j];
+  store(to, sum);
+}
+
+LB_KERNEL(pool_patches_kernel, PoolPatches, 256, 1) {
+  dependents_may_launch();
+  wait_for_previous();
+  const int i = 4 * (block_id() * n_threads() + thread_id());
+  if (i >= p.dim) return;
+  const int row = block_id_y();
+  f32x4 sum = {};
+  for (int k = 0; k < p.block; ++k) {
+    const auto x = load<f32x4>(p.x + (long(row) * p.block + k) * p.dim + i);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) sum[j] += x[j];
+  }
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) sum[j] = sum[j] / float(p.block) * p.factor;
+  if (p.bias != nullptr) {
+    const auto bias = load<f32x4>(p.bias + i), scale = load<f32x4>(p.scale + i);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) sum[j] = (sum[j] - bias[j]) * scale[j];
+  }
+  store(p.y + long(row) * p.dim + i, sum);
 }
 
 }  // namespace lb::gpu

@@ -162,8 +162,8 @@ class PrefixCache:
     ) -> tuple[Plan, list[Node]]:
         """The plan of a prompt, and the nodes of its longest cached proper prefix. Where rows are invariant, the plan
         adopts the append ends of these nodes; else only nodes with the prompt's own ends are reused."""
-        chunk = session.prefill_chunk
-        plan = Plan(ids, boundaries, chunk, owner)
+        chunk, whole = session.prefill_chunk, session.images_are_whole
+        plan = Plan(ids, boundaries, chunk, owner, images_are_whole=whole)
         if session.rows_are_invariant:
             path = self._parts.follow(owner, plan.ids[:-1], needs_state=session.recurrent_bytes > 0)
             known = tuple(end for node in path for end in node.segment.ends)
@@ -172,11 +172,11 @@ class PrefixCache:
             parting = node.end if node.children else None
             if min_append(chunk) <= shared < len(plan.ids) - node.end:
                 parting = node.end + shared // PAGE * PAGE
-            return Plan(plan.ids, boundaries, chunk, owner, known=known, parting=parting), path
+            return Plan(plan.ids, boundaries, chunk, owner, known=known, parting=parting, images_are_whole=whole), path
         segments = list(plan.segments(len(plan.ids) - 1))
         path = self._parts.walk(owner, segments)
         if path and path[-1].children and len(path) < len(segments):
-            plan = Plan(plan.ids, boundaries, chunk, owner, parting=path[-1].end)
+            plan = Plan(plan.ids, boundaries, chunk, owner, parting=path[-1].end, images_are_whole=whole)
         return plan, path
 
     def _restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int], owner: str) -> int:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PAGE", "Plan", "Segment", "append_ends", "min_append", "turn_ends"]
+from lucebox import _engine
+
+__all__ = ["PAGE", "Plan", "Segment", "append_ends", "around_images", "min_append", "turn_ends"]
 
 PAGE = 64  # tokens per KV page
 # Recurrent states are large (151 MB for a 27B model; a KV page is 4 MB). They are stored where prompts diverge: at the
@@ -49,6 +51,18 @@ def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int, start: int
     return tuple(ends[1:]) if n_tokens else ()
 
 
+def around_images(ends: Sequence[int], ids: Ids, start: int = 0) -> tuple[int, ...]:
+    """Append ends of a model whose images are whole: an end within an image gives way to the image's start, unless the
+    prompt begins there, and to its end."""
+    is_image = np.concatenate([[False], ids >= _engine.FIRST_IMAGE_ID, [False]])
+    edges = np.flatnonzero(is_image[1:] != is_image[:-1]).tolist()
+    found: dict[int, None] = {}
+    for end in ends:
+        image = next(((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < end < b), None)
+        found |= dict.fromkeys([end] if image is None else [at for at in image if at > start])
+    return tuple(sorted(found))
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The smallest unit of reuse: the appends between two append ends on page boundaries."""
@@ -84,8 +98,9 @@ class Plan:
         *,
         known: Sequence[int] = (),
         parting: int | None = None,
+        images_are_whole: bool = False,
     ) -> None:
-        """known: append ends of a cached prefix, which this prompt adopts; only where rows are invariant. parting: the
+        """images_are_whole: no append ends within an image. known: append ends of a cached prefix, which this prompt adopts; only where rows are invariant. parting: the
         position, at a page start, where other prompts diverge from this one."""
         self.owner = owner
         self.ids: Ids = np.ascontiguousarray(ids, np.int32)
@@ -94,7 +109,8 @@ class Plan:
         self._parting = parting
         start = known[-1] if known else 0
         cuts = self._boundaries if parting is None else self._boundaries | {parting}
-        self.ends = (*known, *append_ends(len(self.ids), cuts, chunk, start))
+        ends = append_ends(len(self.ids), cuts, chunk, start)
+        self.ends = (*known, *(around_images(ends, self.ids, start) if images_are_whole else ends))
 
     def ends_to(self, n_tokens: int) -> list[int]:
         return [end for end in self.ends if end <= n_tokens]

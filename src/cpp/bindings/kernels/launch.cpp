@@ -59,7 +59,7 @@ class ShapeFields {
     if (const nb::object given = take(name); given.is_valid()) value = kv_type_named(nb::cast<std::string>(given));
   }
   void scalar(const char*, auto&) {}
-  void stride(const char*, long&) {}
+  void stride(const char*, auto&) {}
   void in(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void in_out(const char*, auto*& p, Axes, Axes = {}) { put(p); }

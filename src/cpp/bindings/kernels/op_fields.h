@@ -55,8 +55,9 @@ class OpFields {
   void scalar(const char* name, RopePairs& value);
   void scalar(const char* name, HeadOrder& value);
   void scalar(const char* name, Activations& value);
-  void stride(const char* name, long& value) {
-    number(name, &value, [&value](long v) { value = v; }, true);
+  template <class T>
+  void stride(const char* name, T& value) {
+    number(name, &value, [&value](long v) { value = T(v); }, true);
   }
   template <class T>
   void in(const char* name, T*& p, Axes shape, Axes strides = {}) {

@@ -42,7 +42,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
       for (int i = 0; i < dim; ++i) o[i] = 0;
       for (int slot = 0, place = 0; slot < n_past + op.rows && place < end; ++slot) {
         const int row = slot - n_past;  // of this append
-        if (row >= 0 && !(op.tree.ancestors ? op.tree.ancestors[r] >> row & 1 : row <= r)) continue;
+        if (row >= 0 && !(op.tree.ancestors ? op.tree.ancestors[r] >> row & 1 : row <= last_seen(op, r))) continue;
         const bool is_hidden =
             place++ < begin || slot < first_slot(op, n_past, r) || !is_selected(blocks_of(op, r, kv_head), slot);
         if (is_hidden) continue;
