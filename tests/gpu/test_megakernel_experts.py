@@ -141,13 +141,14 @@ def test_mixtures_of_graphs(
 
 
 def test_the_rule_of_a_target(pack_folder: Path, tmp_path: Path) -> None:
-    """Without a wish, the megakernel decodes a small mixture, and a graph one whose experts are in slots."""
+    """Without a wish, a graph decodes a mixture."""
     manifest = gpu_packs.manifest_of(pack_folder)
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
     manifest["tuning"] |= {"megakernel_max_mib": 64, "megakernel_max_kv_mib": 1}
     pack, path = gpu_packs.load(pack_folder, manifest), write_model(tmp_path / "model.gguf", HYBRID)
-    for options, way in (({}, "megakernel_plain_"), ({"expert_slots": 4}, "graph")):
+    ways = (({}, "graph"), ({"decode_path": "megakernel"}, "megakernel_plain_"), ({"expert_slots": 4}, "graph"))
+    for options, way in ways:
         decoder = Decoder(open_engine(path, pack=pack, **options), [3, 1, 4])
         decoder.decode(2)
         assert decoder.session.decode_path.startswith(way)
