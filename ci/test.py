@@ -58,9 +58,9 @@ EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
     "packs": packs,
-    # Large grids of types, sizes and instruction sets: each value, and a third of the other combinations. The stage is
+    # Large grids of types, sizes and instruction sets: each value, and a sixth of the other combinations. The stage is
     # the last one, so that its summary, with its time, ends the output.
-    "tests": pytest("-m", "not slow", "--grids", "3"),
+    "tests": pytest("-m", "not slow", "--grids", "6"),
 }
 MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),

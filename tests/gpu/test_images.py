@@ -53,7 +53,9 @@ def decoded(session: _engine.Session, ids: NDArray[np.int32], answer: list[int])
     return logits
 
 
-@pytest.mark.parametrize("shape", [(64, 96), (160, 160), (32, 32), (32, 416), (352, 64)])
+@pytest.mark.parametrize(
+    "shape", [(64, 96), (160, 160), (32, 32), (32, 416), pytest.param((352, 64), marks=pytest.mark.slow)]
+)
 def test_the_tower_on_the_device(pack: _engine.gpu.Pack, data: Path, shape: tuple[int, int]) -> None:
     """Rows of an image beside the CPU's: of whole pages of patches, of parts of one, and of a row of patches."""
     rgb = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)

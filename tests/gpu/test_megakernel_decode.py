@@ -67,7 +67,7 @@ def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> Non
     [
         (2, 16, 17),
         (64, 65),
-        (128, 129),
+        pytest.param((128, 129), marks=pytest.mark.slow),  # 3 s
         pytest.param((15, 16, 63), marks=pytest.mark.slow),  # 5 to 9 s
         pytest.param((127, 128), marks=pytest.mark.slow),
     ],
@@ -135,7 +135,7 @@ def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
     assert [*again.decode(6), again.choose()] == expected
 
 
-@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("dtype", [pytest.param("Q8_0", marks=pytest.mark.slow), "Q4_K"])
 def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
     """Sums that differ in their last bit now and then move a code of rounded x by one. For each token that must cost
     less than the rounding itself, and on average a part of it; where no code moved, the logits are the graph's."""

@@ -106,7 +106,12 @@ QUANTISED = {"hidden": 256, "ffn": 512, "n_heads": 4, "n_kv_heads": 2, "head_dim
 
 
 @pytest.mark.parametrize(
-    "dtype, kv", [("Q4_K", "q8_0/wht4"), pytest.param("Q8_0", "f16", marks=pytest.mark.slow), ("BF16", "f16")]
+    "dtype, kv",
+    [
+        ("Q4_K", "q8_0/wht4"),
+        pytest.param("Q8_0", "f16", marks=pytest.mark.slow),
+        pytest.param("BF16", "f16", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("model", ["attention", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_company_changes_no_bit(
