@@ -10,7 +10,7 @@ namespace lb::gpu {
 
 // Weight source of a megakernel's products: one helper warp copies weights, another runs the epilogue.
 struct StreamedWeights {
-  static constexpr int kHelpers = kMegaHelpers;  // threads
+  static constexpr int kHelpers = kMegaHelpers;         // threads
   static constexpr int kActMatrices = 2, kSumRows = 4;  // of experts: in flight
   LB_DEVICE static void init() {
     mega_stream().init();
