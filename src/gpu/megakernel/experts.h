@@ -52,14 +52,13 @@ LB_NOINLINE_NESTED void choose_experts(const ExpertTask& p, ExpertScratch& to, P
   block_barrier();
 }
 
-// The fields of Gemv by which a format finds rows.
-LB_DEVICE Gemv expert_rows(const ExpertTask& p) {
+// The fields of Gemv by which a format finds rows, of one of the task's matrices as matrix 0.
+LB_DEVICE Gemv expert_rows(const ExpertTask& p, int matrix) {
   Gemv gemv;
   gemv.n_teams = 1;  // advance() goes to the next row
   LB_UNROLL
   for (int k = 0; k < quant::kMaxPlanes; ++k) gemv.row_bytes[k] = p.product.row_bytes[k];
-  LB_UNROLL
-  for (int i = 0; i < 2; ++i) gemv.matrices[i] = p.matrices[i];
+  gemv.matrices[0] = p.matrices[matrix];
   return gemv;
 }
 
@@ -72,7 +71,6 @@ template <class Format, int kMatrices, class X>
 LB_DEVICE float act_of_rows(const ExpertTask& p, const ExpertScratch& scratch, const X& staged, int row, float factor) {
   const int choice = int(uint32_t(row) / uint32_t(p.ffn)), out = row - choice * p.ffn;
   const int expert = scratch.experts[choice], n_pieces = p.product.n_pieces;
-  const Gemv gemv = expert_rows(p);
   float sum = 0, up = 0;
   LB_UNROLL_BY(1)
   for (int first = 0; first < 2; first += kMatrices) {
@@ -83,7 +81,8 @@ LB_DEVICE float act_of_rows(const ExpertTask& p, const ExpertScratch& scratch, c
       LB_UNROLL
       for (int i = 0; i < kMatrices; ++i) {
         const int matrix = first + i;
-        typename Format::Rows rows(gemv, matrix, expert * p.per_expert[matrix] + p.first_row[matrix] + out, piece);
+        const Gemv gemv = expert_rows(p, matrix);
+        typename Format::Rows rows(gemv, 0, expert * p.per_expert[matrix] + p.first_row[matrix] + out, piece);
         LB_UNROLL
         for (int j = 0; j < kActRows; ++j) {
           pieces[i * kActRows + j] = rows.read(0);
@@ -171,7 +170,7 @@ LB_NOINLINE void expert_sums(const ExpertTask& p, int part, unsigned char* pool,
   };
   const auto read = [&](const SumCursor& at, typename Format::Piece(&pieces)[kSumRows]) {
     if (at.out >= end) return;
-    const Gemv gemv = expert_rows(p);
+    const Gemv gemv = expert_rows(p, 0);
     const int piece = min(at.piece + column, n_pieces - 1);  // pieces and choices that do not exist are read, not used
     LB_UNROLL
     for (int i = 0; i < kSumRows; ++i) {

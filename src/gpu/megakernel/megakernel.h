@@ -136,14 +136,16 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
     case TaskKind::kDeltaStep: delta_step(task.delta, part, reinterpret_cast<float*>(pool), wait); break;
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
     case TaskKind::kExpertActs:
-      Products::run(task.experts.product.op.type, [&](auto format) {
-        expert_acts<decltype(format), Weights::kActMatrices>(task.experts, part, pool, wait);
-      });
+      if constexpr (!kHasScalarRegisters)  // they would spill
+        Products::run(task.experts.product.op.type, [&](auto format) {
+          expert_acts<decltype(format), Weights::kActMatrices>(task.experts, part, pool, wait);
+        });
       break;
     case TaskKind::kExpertSums:
-      Products::run(task.experts.product.op.type, [&](auto format) {
-        expert_sums<decltype(format), Weights::kSumRows>(task.experts, part, pool, wait);
-      });
+      if constexpr (!kHasScalarRegisters)
+        Products::run(task.experts.product.op.type, [&](auto format) {
+          expert_sums<decltype(format), Weights::kSumRows>(task.experts, part, pool, wait);
+        });
       break;
     case TaskKind::kAdjust:
       wait.mark_ready();

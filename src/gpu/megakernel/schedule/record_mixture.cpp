@@ -73,6 +73,7 @@ ExpertTask expert_task(const MixtureLayer& layer, const ProductTask& product) {
 }  // namespace
 
 void Schedule::run_mixture(const MixtureLayer& layer) {
+  require(target_.vendor != "amd", "takes no mixtures of experts on AMD");
   check(layer);
   const MixExperts& mix = layer.mix;
   const bool has_shared = layer.shared_inputs.n > 0;
