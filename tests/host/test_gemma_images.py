@@ -258,7 +258,7 @@ def test_chat_with_images(with_text: Path) -> None:
         shown = "<bos><|turn>user\n\n\n<|image><|image|><image|>\n\nA number?<turn|>\n<|turn>model\n"
         assert llm.render(messages) == shown
         first = llm.chat(messages, temperature=0, max_tokens=4)
-        n_text = len(llm.tokenize(shown))
+        n_text = len(llm.tokenize(shown.removeprefix("<bos>")))
         assert first.usage.prompt_tokens == n_text - 1 + 64  # 8 x 8 rows in place of the pad
         messages += [first.message, user(2, "And here?")]
         second = llm.chat(messages, temperature=0, max_tokens=4)

@@ -360,6 +360,12 @@ class Session:
         """
 
     @property
+    def images_are_whole(self) -> bool:
+        """
+        Whether an append has all rows of an image, because they see each other.
+        """
+
+    @property
     def rows_are_invariant(self) -> bool:
         """
         Whether a row has the same bits whichever appends compute the sequence.
