@@ -216,7 +216,8 @@ def test_the_processor_of_a_folder(tmp_path: Path) -> None:
 
 SPECIAL = ["<bos>", "<turn|>", "<|turn>", "<|image>", "<image|>", "<|image|>"]
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<|turn>{{ m['role'] }}\n{{ m['content'] | trim }}<turn|>\n{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}<|turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{{ m['content'] | trim }}<turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn>model\n{% endif %}"
 )
 
