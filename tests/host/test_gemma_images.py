@@ -1,6 +1,6 @@
 """Images of Gemma 4 through the engine: the tower, rows that see their whole image, and everything that continues after
 them. Random weights in BF16; features, logits and layers of transformers 5.24 with the same values, computed in fp64.
-gemma4_vl_a: images are whole, standardised features. gemma4_vl_b: causal images, token inputs, bounds around products."""
+gemma4_vl_a: images are whole, standardised features. gemma4_vl_b: causal images, token inputs, bounded products."""
 
 from __future__ import annotations
 
@@ -110,8 +110,7 @@ def test_the_prefix_cache_keeps_images_whole(whole: Golden) -> None:
     reused, *_ = cache.prefill(session, longer)
     assert reused > 0
     other = _engine.Session(engine)
-    from_cache, *_ = cache.prefill(other, longer)
-    *_, _ = PrefixCache(0).prefill(fresh, longer)
+    assert list(cache.prefill(other, longer))[-1] == list(PrefixCache(0).prefill(fresh, longer))[-1]
     for one in (session, other):
         assert np.array_equal(one.logits().view(np.uint32), fresh.logits().view(np.uint32))
 
@@ -132,7 +131,7 @@ def test_prompts_that_are_refused(whole: Golden) -> None:
     session.sync(ids[:20])
     with pytest.raises(InvalidRequestError, match="the prompt ends within an image, whose rows see each other"):
         session.sync(ids[:8])
-    with pytest.raises(InvalidRequestError, match="an image has 90 rows, .* a prefill_chunk of at least 90, it is 64"):
+    with pytest.raises(InvalidRequestError, match=r"an image has 90 rows, .* a prefill_chunk of at least 90, it is 64"):
         session.sync(ids)
     with pytest.raises(InvalidRequestError, match="a side of an image has at most 40 patches, got 42"):
         engine.encode_image("long", np.zeros((12, 168, 3), np.uint8))
@@ -209,7 +208,7 @@ def test_the_processor_of_a_folder(tmp_path: Path) -> None:
     assert read() == 70
     for value in ("0", "1121", '"many"'):
         (tmp_path / "preprocessor_config.json").write_text(f'{{"max_soft_tokens": {value}}}')
-        with pytest.raises(FormatError, match="max_soft_tokens is .*, expected a number from 1 to 1120"):
+        with pytest.raises(FormatError, match=r"max_soft_tokens is .*, expected a number from 1 to 1120"):
             read()
 
 
@@ -217,7 +216,8 @@ def test_the_processor_of_a_folder(tmp_path: Path) -> None:
 
 SPECIAL = ["<bos>", "<turn|>", "<|turn>", "<|image>", "<image|>", "<|image|>"]
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<|turn>{{ m['role'] }}\n{{ m['content'] | trim }}<turn|>\n{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}<|turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{{ m['content'] | trim }}<turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn>model\n{% endif %}"
 )
 
@@ -258,7 +258,7 @@ def test_chat_with_images(with_text: Path) -> None:
         shown = "<bos><|turn>user\n\n\n<|image><|image|><image|>\n\nA number?<turn|>\n<|turn>model\n"
         assert llm.render(messages) == shown
         first = llm.chat(messages, temperature=0, max_tokens=4)
-        n_text = len(llm.tokenize(shown))
+        n_text = len(llm.tokenize(shown.removeprefix("<bos>")))
         assert first.usage.prompt_tokens == n_text - 1 + 64  # 8 x 8 rows in place of the pad
         messages += [first.message, user(2, "And here?")]
         second = llm.chat(messages, temperature=0, max_tokens=4)

@@ -28,8 +28,8 @@ def visible(
     last_seen: NDArray[np.int32] | None = None,
 ) -> NDArray[np.bool_]:
     """[rows, n_past + rows]: the slots that each row sees. Committed slots: from first_slot on, in the row's window. A
-    chain's new slots: up to the row, or up to last_seen of the row, in its window; a tree's: the row's ancestors, which no window hides. A row of a
-    tree has the window of its depth."""
+    chain's new slots: up to the row, or up to last_seen of the row, in its window; a tree's: the row's ancestors, which
+    no window hides. A row of a tree has the window of its depth."""
     mask = np.ones((rows, n_past + rows), bool)
     for r in range(rows):
         at = r if parent is None or ancestors is None else int(ancestors[r]).bit_count() - 1

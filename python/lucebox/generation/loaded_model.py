@@ -319,7 +319,8 @@ class LoadedModel:
         if self.processor is None:
             raise UnsupportedError(
                 f"{source.where}: {self.info.name} was loaded without a vision tower, so it reads only text; images "
-                "need a checkpoint of Qwen3.5 or Gemma 4 with its tower, or a GGUF file with its mmproj beside it (--mmproj FILE)"
+                "need a checkpoint of Qwen3.5 or Gemma 4 with its tower, or a GGUF file with its mmproj beside it "
+                "(--mmproj FILE)"
             )
         key = f"{sender} {source.key}"  # response time must not reveal that another sender has sent the image
         return self.engine.find_image(key) or self.engine.encode_image(key, self.processor.pixels(source))

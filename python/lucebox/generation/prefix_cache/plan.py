@@ -100,8 +100,9 @@ class Plan:
         parting: int | None = None,
         images_are_whole: bool = False,
     ) -> None:
-        """images_are_whole: no append ends within an image. known: append ends of a cached prefix, which this prompt adopts; only where rows are invariant. parting: the
-        position, at a page start, where other prompts diverge from this one."""
+        """known: append ends of a cached prefix, which this prompt adopts; only where rows are invariant. parting: the
+        position, at a page start, where other prompts diverge from this one. images_are_whole: no append ends within an
+        image."""
         self.owner = owner
         self.ids: Ids = np.ascontiguousarray(ids, np.int32)
         self._boundaries = {boundary // PAGE * PAGE for boundary in boundaries}
