@@ -28,7 +28,7 @@ class DeviceLink {
   static size_t planned_bytes(size_t max_bytes) { return kBuffers * ((max_bytes + 255) / 256 * 256); }
 
   Path path() const { return path_; }
-  // Whether the devices belong to different drivers, as those of two vendors do.
+  // Whether the devices belong to different drivers: GPUs of two vendors.
   bool has_two_drivers() const { return has_two_drivers_; }
   // "peer", or "host: device 0 has no peer access to device 1"
   std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }

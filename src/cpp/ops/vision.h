@@ -82,7 +82,7 @@ struct BiasGelu {
 };
 
 // The heads of q, k and v apart, with their biases; q and k rotated, all padded with zeros to `padded` values. The
-// pairs of a head are those of Rope (kHalves), or with is_by_axis of each half of the head apart. Row r of k and v
+// pairs of a head are as in Rope (kHalves); with is_by_axis each half of the head is paired by itself. Row r of k and v
 // becomes slot first + r of pages as in KvLayer, whose page table is 0, 1, 2, ...
 struct SplitHeads {
   const float* x;     // [rows, 3, heads, dim] projected q, k and v, strides below

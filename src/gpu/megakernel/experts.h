@@ -65,8 +65,8 @@ LB_DEVICE Gemv expert_rows(const ExpertTask& p, int matrix) {
 // Outputs of a choice that a warp computes together, of gate and of up.
 inline constexpr int kActRows = 4;
 
-// silu(gate) up of outputs [row, row + kActRows) of all choices, which are of one choice; lane l gets that of output
-// l * kMatrices * kActRows / 32. kMatrices: 2, or 1 to have fewer rows in registers.
+// silu(gate) up of outputs [row, row + kActRows) of all choices, which belong to one choice; lane l gets the value of
+// output l * kMatrices * kActRows / 32. kMatrices: 2, or 1 to have fewer rows in registers.
 template <class Format, int kMatrices, class X>
 LB_DEVICE float act_of_rows(const ExpertTask& p, const ExpertScratch& scratch, const X& staged, int row, float factor) {
   const int choice = int(uint32_t(row) / uint32_t(p.ffn)), out = row - choice * p.ffn;
