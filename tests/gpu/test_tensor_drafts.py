@@ -104,7 +104,11 @@ def test_draft_models_change_no_token(
     drafting.session.set_drafting(False)
     assert plain.write(6) == drafting.write(6)
     assert all(one.session.draft_counts["verified"] > 0 for one in (plain, drafting))
-    assert sum(one.session.draft_counts["accepted"] for one in (plain, drafting)) > 0
+    for _ in range(6):  # drafts of random weights are accepted now and then
+        if any(one.session.draft_counts["accepted"] for one in (plain, drafting)):
+            break
+        assert plain.write(6) == drafting.write(6)
+    assert any(one.session.draft_counts["accepted"] for one in (plain, drafting))
 
 
 @pytest.mark.parametrize(("n_ranks", "masked"), [(3, False), pytest.param(2, True, marks=pytest.mark.slow)])

@@ -69,6 +69,9 @@ OPS = (
     "add_positions",
     "split_heads",
     "merge_heads",
+    "clamp",
+    "pool_patches",
+    "add_axis_positions",
     "loopback_sum",
     "loopback_gather",
 )
