@@ -63,9 +63,22 @@ def test_an_answer_goes_on_when_its_chat_is_left(tab_of_any_width: Page, patient
     assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
 
 
+# A transaction that delays all later ones.
+BUSY = """async (ms) => {
+    const opening = indexedDB.open("lucebox");
+    await new Promise((resolve) => (opening.onsuccess = resolve));
+    const store = opening.result.transaction(["chats", "turns"], "readwrite").objectStore("chats");
+    const end = Date.now() + ms;
+    const wait = () => Date.now() < end && (store.count().onsuccess = wait);
+    wait();
+}"""
+
+
 def test_an_answer_goes_on_after_a_reload(tab_of_width: Page, server: Running) -> None:
+    """Also where the browser takes long to store: it has the turn before the server is asked."""
     page = tab_of_width
     opened(page, server.url, temperature=2, max_tokens=900, seed=1)
+    page.evaluate(BUSY, 1500)
     send(page, "Tell me everything.")
     written(page)
     page.reload()

@@ -16,12 +16,14 @@ export const runningTurn = (id) => running.get(id)?.turn ?? null;
 export const isAnswering = (chat) => [...running.values()].some(({ turn }) => turn.chat === chat);
 
 // Reads the answer of a turn to its end: requests it by a body, or goes on (null) with what the server keeps. The error
-// that ended it, or null. turn.base is the message that it continues, null: none.
-export async function readAnswer(turn, view, body) {
+// that ended it, or null. turn.base is the message that it continues, null: none. Nothing is requested before `saved`.
+export async function readAnswer(turn, view, body, saved) {
   const abort = new AbortController();
   running.set(turn.id, { turn, view, abort });
   let savedAt = Date.now();
   try {
+    await saved;
+    abort.signal.throwIfAborted();
     for await (const event of body ? started(turn, view, body, abort.signal) : resumed(turn, view, abort.signal)) {
       view.take(event);
       if (view.isEmpty || Date.now() - savedAt < SAVE_MS) continue;

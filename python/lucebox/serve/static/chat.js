@@ -106,8 +106,8 @@ function exchange(parent, added, edited = null) {
     askedAt: at,
   };
   for (const turn of [...asked, answer]) tree.add(turn);
-  for (const turn of [...asked, answer]) kept(store.saveTurn(turn));
-  write(answer, () => requestOf(messagesUpTo(answer.parent)), edited);
+  const saved = Promise.all([...asked, answer].map((turn) => kept(store.saveTurn(turn))));
+  write(answer, () => requestOf(messagesUpTo(answer.parent)), { edited, saved });
 }
 
 function createChat(added, at) {
@@ -126,8 +126,8 @@ function continueAnswer(turn) {
   const base = { ...message, content: message.content.trimEnd() };
   const former = { message, failure, note, reason, usage };
   Object.assign(turn, { base, former, before: turn.id, stream: store.newId(), askedAt: Date.now() });
-  kept(store.saveTurn(turn));
-  write(turn, () => requestOf([...messagesUpTo(turn.parent), base]));
+  const saved = kept(store.saveTurn(turn));
+  write(turn, () => requestOf([...messagesUpTo(turn.parent), base]), { saved });
 }
 
 const messagesUpTo = (id) => (id === null ? [] : tree.path(id).map(({ message }) => message));
@@ -141,8 +141,9 @@ export async function resumeAll() {
   resume(await store.unfinishedTurns().catch(() => []));
 }
 
-// Reads the answer of a turn, by a request or (null) from the stream that the server keeps.
-async function write(turn, request, edited = null) {
+// Reads the answer of a turn, by a request or (null) from the stream that the server keeps. saved: when the browser has
+// the turn, before which nothing is requested: a reload would find no turn for the answer.
+async function write(turn, request, { edited = null, saved = null } = {}) {
   const isOpen = chat?.id === turn.chat;
   const view = isOpen ? viewOf(turn) : newView(turn);
   let failure = null;
@@ -152,7 +153,7 @@ async function write(turn, request, edited = null) {
     keepAsked(turn.stream);
   }
   try {
-    reading = readAnswer(turn, view, request?.() ?? null);
+    reading = readAnswer(turn, view, request?.() ?? null, saved);
   } catch (error) {
     failure = error; // the tools are no JSON
   }
