@@ -61,8 +61,10 @@ def test_a_load_reads_kept_weights_in_place_of_the_file(pack: _engine.gpu.Pack, 
     assert np.array_equal(logits(opened(kept)), want)
     assert np.array_equal(logits(opened(kept)), want)  # as often as one likes
     assert not np.array_equal(logits(opened()), want)
+    assert opened(kept).has_weights_of(kept)
     os.utime(path)
-    assert not np.array_equal(logits(opened(kept)), want)
+    changed = opened(kept)
+    assert not changed.has_weights_of(kept) and not np.array_equal(logits(changed), want)
 
 
 @pytest.mark.parametrize("split", ["layer", "tensor"])

@@ -75,6 +75,11 @@ class Engine:
         Copies all weights to pinned memory, for a later open(kept=...) in this process. That one copies them to the devices if files, devices and split are the same, and reads the files otherwise. Throws UnsupportedError on the CPU and for experts in host memory, OutOfMemoryError if they take more than half of the available memory, or the system pins less.
         """
 
+    def has_weights_of(self, kept: KeptWeights) -> bool:
+        """
+        Whether these weights are the engine's: an open() of the same files would use them.
+        """
+
     @property
     def options(self) -> dict:
         """The options, with every default resolved."""

@@ -22,7 +22,7 @@ from lucebox.text import Ids
 
 __all__ = ["ImagePlaces", "take_images", "with_markers"]
 
-# What stands for an image in a prompt, by the family of the vision tower: the text before, for, and after its rows.
+# An image's text in a prompt, by the family of the vision tower: before its rows, for each row, and after them.
 _TEXTS = {
     "qwen3_5": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     "gemma4": ("\n\n<|image>", "<|image|>", "<image|>\n\n"),

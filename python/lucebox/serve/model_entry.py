@@ -112,6 +112,8 @@ class ModelEntry:
         llm = LLM(
             spec.model, offline=spec.offline, progress=progress, _scorer=scorer, _kept=self.kept, **spec.keywords()
         )
+        if self.kept is not None and not llm.model.engine.has_weights_of(self.kept):
+            self.kept = None  # the files changed, so the copy is of no more use
         try:
             return RunningModel(llm, self.spec.settings, telemetry, owns_llm=True)
         except BaseException:

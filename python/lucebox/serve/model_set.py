@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from lucebox.chat.presence import LEFT
-from lucebox.errors import InternalError, LuceboxError, OutOfMemoryError, UnsupportedError
+from lucebox.errors import InternalError, LuceboxError, OutOfMemoryError
 from lucebox.models.hub import Progress
 from lucebox.serve.engine_errors import closing
 from lucebox.serve.errors import ApiError, overloaded
@@ -90,7 +90,7 @@ class ModelSet:
         return self.entries[at : at + first.spec.settings.replicas]
 
     def loaded_replicas(self, first: ModelEntry) -> list[RunningModel]:
-        """The loaded entries of a model."""
+        """What a model has in memory now: one for each of its replicas that is loaded."""
         return [entry.running for entry in self.replicas(first) if entry.running is not None]
 
     def find(self, requested: str | None) -> ModelEntry:
@@ -311,14 +311,19 @@ class ModelSet:
             entry.may_enter.set()
         if running is not None:
             began = time.monotonic()
-            if keeps:
-                await _in_thread(partial(self._keep, entry, running))
-            else:
-                entry.kept = None
-            await _in_thread(running.close)
+            await _in_thread(partial(self._close, entry, running, keeps))
             entry.unload_s = time.monotonic() - began
             kept = "" if entry.kept is None else f"; {show_size(entry.kept.n_bytes)} of weights stay in pinned memory"
             self._report(f"unloaded {entry.title} in {entry.unload_s:.2f} s, {why}{kept}")
+
+    def _close(self, entry: ModelEntry, running: RunningModel, keeps: bool) -> None:
+        try:
+            if keeps:
+                self._keep(entry, running)
+            else:
+                entry.kept = None
+        finally:
+            running.close()
 
     def _keep(self, entry: ModelEntry, running: RunningModel) -> None:
         """Keeps the weights of a model that is about to be unloaded, in place of other models' if memory is short."""
@@ -326,12 +331,12 @@ class ModelSet:
         while entry.kept is None:
             try:
                 entry.kept = running.keep_weights()
-            except UnsupportedError:  # on the CPU
-                return
             except OutOfMemoryError:
                 if not others:
                     return
                 others.pop(0).kept = None
+            except LuceboxError:  # the model is on the CPU, or its device failed
+                return
         entry.kept_at = time.monotonic()
 
     # --- the life of the set

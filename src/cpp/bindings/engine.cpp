@@ -205,6 +205,8 @@ void bind_engine(nb::module_& m) {
           "UnsupportedError on "
           "the CPU and for experts in host memory, OutOfMemoryError if they take more than half of the available "
           "memory, or the system pins less.")
+      .def("has_weights_of", &Engine::has_weights_of, "kept"_a,
+           "Whether these weights are the engine's: an open() of the same files would use them.")
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); },
           "The options, with every default resolved.")

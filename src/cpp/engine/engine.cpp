@@ -238,6 +238,8 @@ void Engine::load(const KeptWeights* kept, const LoadProgress& progress) {
   plan_.experts.is_pinned = shard().experts_are_pinned();
 }
 
+bool Engine::has_weights_of(const KeptWeights& kept) const { return kept.key == weights_key_; }
+
 std::shared_ptr<const KeptWeights> Engine::keep_weights() const {
   LB_CHECK(!backend().sizes().maps_weights(), kUnsupported, "weights on the CPU stay in the mapped file");
   LB_CHECK(models_.target->expert_slots() == 0, kUnsupported, "experts in host memory are not kept");

@@ -89,6 +89,8 @@ class Engine {
   // Copies all weights to pinned memory, for a later open() in this process. Throws kUnsupported on the CPU and for
   // experts in host memory; kMemory if they take more than half of the available memory, or the system pins less.
   std::shared_ptr<const KeptWeights> keep_weights() const;
+  // Whether an open() of the same files could use these weights.
+  bool has_weights_of(const KeptWeights& kept) const;
   // Hash of the files' metadata, all weights and the settings that a saved session depends on. The first call reads the
   // files completely.
   const std::string& fingerprint() const;
