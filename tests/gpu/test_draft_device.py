@@ -12,7 +12,7 @@ import gpu_packs
 import numpy as np
 import pytest
 from draft_pairs import Pair
-from drafts import SAMPLINGS, random_tree
+from drafts import SAMPLINGS, Writer, random_tree
 from engines import open_engine, random_ids
 from lucebox import LLM, _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
@@ -53,26 +53,6 @@ def opened(packs: list[_engine.gpu.Pack], folder: Path, draft: str, apart: bool,
     named = str(folder / "dflash.gguf") if draft == "dflash" else draft
     where = {"pack": packs[0], "draft_pack": packs[1] if apart else None}
     return open_engine(folder / "target.gguf", draft=named, **where, **({"decode_path": "graph"} | options))
-
-
-class Writer:
-    """A session that continues its ids by sampled tokens."""
-
-    def __init__(self, engine: _engine.Engine, ids: list[int], drafts: bool, **sampling: Any) -> None:
-        self.session, self.ids = _engine.Session(engine), list(ids)
-        self.sampler = _engine.Sampler(VOCAB, **sampling)
-        self.sampler.set_prompt(self.array)
-        self.session.set_drafting(drafts)
-
-    @property
-    def array(self) -> np.ndarray:
-        return np.array(self.ids, np.int32)
-
-    def write(self, n: int) -> list[int]:
-        for _ in range(n):
-            self.session.sync(self.array)
-            self.ids.append(self.session.sample(self.sampler))
-        return self.ids[-n:]
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -11,7 +11,7 @@ from typing import Any
 import gpu_packs
 import numpy as np
 import pytest
-from drafts import SAMPLINGS, random_tree
+from drafts import SAMPLINGS, Writer, random_tree
 from engines import largest_difference, open_engine, random_ids
 from lucebox import _engine, _kernels
 from lucebox._kernels.driver import delay_sim_device
@@ -57,26 +57,10 @@ def check_ranks(session: _engine.Session) -> None:
     assert np.isfinite(first).all() and all(np.array_equal(first, other) for other in others)
 
 
-class Writer:
-    """A session that continues its ids by sampled tokens."""
-
-    def __init__(self, engine: _engine.Engine, ids: list[int], drafts: bool, **sampling: Any) -> None:
-        self.session, self.ids = _engine.Session(engine), list(ids)
-        self.sampler = _engine.Sampler(VOCAB, **sampling)
-        self.sampler.set_prompt(self.array)
-        self.session.set_drafting(drafts)
-
-    @property
-    def array(self) -> np.ndarray:
-        return np.array(self.ids, np.int32)
-
-    def write(self, n: int) -> list[int]:
-        for i in range(n):
-            self.session.sync(self.array)
-            if i > 0:
-                check_ranks(self.session)
-            self.ids.append(self.session.sample(self.sampler))
-        return self.ids[-n:]
+class RankWriter(Writer):
+    def check(self, i: int) -> None:
+        if i > 0:
+            check_ranks(self.session)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +80,9 @@ def test_draft_models_change_no_token(
     wanted = str(folder / "dflash.gguf") + (f"+{rest}" if rest else "") if model == "dflash" else draft
     engine = opened(packs, folder, wanted, n_ranks, draft_budget=12)
     prompt = random_ids(30, VOCAB, seed).tolist()
-    plain = Writer(engine, prompt, False, **SAMPLINGS["drawn"])
+    plain = RankWriter(engine, prompt, False, **SAMPLINGS["drawn"])
     expected = plain.write(16)
-    drafting = Writer(engine, prompt, True, **SAMPLINGS["drawn"])
+    drafting = RankWriter(engine, prompt, True, **SAMPLINGS["drawn"])
     assert drafting.write(16) == expected
     plain.session.set_drafting(True)
     drafting.session.set_drafting(False)
@@ -118,8 +102,8 @@ def test_suggested_trees_change_no_token(
     """Accepted paths of any shape move keys, values and recurrent states on every rank."""
     engine = opened(packs, folder, "suffix", n_ranks)
     prompt, rng = random_ids(53, VOCAB, seed).tolist(), np.random.default_rng(seed)
-    future = Writer(engine, prompt, False, **SAMPLINGS["penalised"]).write(14)
-    one = Writer(engine, prompt, False, **SAMPLINGS["penalised"])
+    future = RankWriter(engine, prompt, False, **SAMPLINGS["penalised"]).write(14)
+    one = RankWriter(engine, prompt, False, **SAMPLINGS["penalised"])
     if masked:  # the host walks: every token is allowed, under a mask
         one.sampler.set_mask(np.frombuffer(b"\xff" * 8 + b"\x3f\x00\x00\x00", np.uint32).copy())
     for i in range(len(future)):
@@ -139,8 +123,8 @@ def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path
     engine = opened(packs, folder, draft, draft_budget=5)
     rng = np.random.default_rng(seed)
     prompts = [np.resize(random_ids(5, VOCAB, seed + i), 12 + i).tolist() for i in range(3)]
-    futures = [Writer(engine, ids, False, **SAMPLINGS["penalised"]).write(7) for ids in prompts]
-    writers = [Writer(engine, ids, True, **SAMPLINGS["penalised"]) for ids in prompts]
+    futures = [RankWriter(engine, ids, False, **SAMPLINGS["penalised"]).write(7) for ids in prompts]
+    writers = [RankWriter(engine, ids, True, **SAMPLINGS["penalised"]) for ids in prompts]
     for one in writers:
         one.session.sync(one.array)
         one.ids.append(one.session.sample(one.sampler))
@@ -165,7 +149,7 @@ def test_plain_steps_leave_no_gap_in_the_draft_model(
 ) -> None:
     """Over the end of a page: the pages of all ranks, the draft model's among them, as after appends of the tokens."""
     engine = opened(packs, folder, draft)
-    stepped = Writer(engine, random_ids(60, VOCAB, seed).tolist(), False)
+    stepped = RankWriter(engine, random_ids(60, VOCAB, seed).tolist(), False)
     stepped.write(9)
     stepped.session.sync(stepped.array)
     given = _engine.Session(engine)
@@ -182,16 +166,16 @@ def test_sequences_with_drafts_are_saved_forked_and_swapped(
     packs: list[_engine.gpu.Pack], folder: Path, seed: int
 ) -> None:
     engine = opened(packs, folder, "mtp", draft_budget=8)
-    source = Writer(engine, random_ids(66, VOCAB, seed).tolist(), True)
+    source = RankWriter(engine, random_ids(66, VOCAB, seed).tolist(), True)
     source.write(6)
-    fork, loaded = (Writer(engine, source.ids, True) for _ in range(2))
+    fork, loaded = (RankWriter(engine, source.ids, True) for _ in range(2))
     fork.session.fork(source.session)
     loaded.session.load(source.session.save())
     expected = source.write(8)
     fork.session.swap_out()
     assert fork.write(8) == expected
     assert loaded.write(8) == expected
-    assert Writer(engine, source.ids[:-8], False).write(8) == expected
+    assert RankWriter(engine, source.ids[:-8], False).write(8) == expected
 
 
 @pytest.mark.slow  # 25 s of waiting
@@ -201,8 +185,8 @@ def test_a_rank_that_stops_while_it_drafts(packs: list[_engine.gpu.Pack], folder
         pytest.skip("only the simulator delays a device")
     engine = opened(packs, folder, "mtp", draft_budget=8)
     prompt = random_ids(20, VOCAB, seed).tolist()
-    expected = Writer(engine, prompt, False).write(6)
-    one = Writer(engine, prompt, True)
+    expected = RankWriter(engine, prompt, False).write(6)
+    one = RankWriter(engine, prompt, True)
     one.write(2)
     delay_sim_device(packs[1].device.index, 21)
     with pytest.raises(DeviceError, match=r"\[all_reduce\] device 1 .* sent nothing to device 0"):

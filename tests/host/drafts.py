@@ -28,6 +28,30 @@ def mask_after(ids: list[int]) -> np.ndarray:
     return np.pad(bits, (0, -len(bits) % 4)).view(np.uint32)
 
 
+class Writer:
+    """A session that continues its ids by sampled tokens."""
+
+    def __init__(self, engine: _engine.Engine, ids: list[int], drafts: bool, **sampling: Any) -> None:
+        self.session, self.ids = _engine.Session(engine), list(ids)
+        self.sampler = _engine.Sampler(engine.info["vocab"], **sampling)
+        self.sampler.set_prompt(self.array)
+        self.session.set_drafting(drafts)
+
+    @property
+    def array(self) -> np.ndarray:
+        return np.array(self.ids, np.int32)
+
+    def write(self, n: int) -> list[int]:
+        for i in range(n):
+            self.session.sync(self.array)
+            self.check(i)
+            self.ids.append(self.session.sample(self.sampler))
+        return self.ids[-n:]
+
+    def check(self, i: int) -> None:
+        """Called before the i-th token of write() is sampled."""
+
+
 def decode(
     session: _engine.Session,
     prompt: list[int],
