@@ -67,7 +67,7 @@ class Elsewhere:
 
 
 class Here:
-    """The same builds in this tree."""
+    """Builds in this tree, with its caches."""
 
     def host(self) -> list[Path]:
         return [build_wheel()]
@@ -89,13 +89,13 @@ class Here:
 
 
 def built(place: Here | Elsewhere, what: str) -> list[Path]:
-    """The files of one argument of this script."""
+    """Builds what an argument of this script names, and returns the files."""
     makers = {"host": place.host, "host-release": place.host_release, "sources": place.sources}
     return makers[what]() if what in makers else place.pack(what)
 
 
 def contents(archive: Path) -> dict[str, bytes]:
-    """The members of a wheel or sdist."""
+    """Name to bytes of each file in a wheel or sdist; of an sdist without its folders."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             return {name: wheel.read(name) for name in wheel.namelist()}

@@ -147,7 +147,7 @@ def assemble(job: Job, ptx: bytes) -> Files:
 
 
 def run(command: list[str]) -> str:
-    """stdout and stderr."""
+    """What a command prints; raises CompileError with it if the command fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:  # negative: of the signal that ended it, which prints nothing
         raise nvrtc.CompileError(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}".rstrip())

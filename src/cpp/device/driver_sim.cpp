@@ -187,13 +187,19 @@ Status host_allocate(void** address, size_t bytes, unsigned) {
   return 0;
 }
 
-Status host_free(void* address) {
+// Forgets a block once no kernel uses it; false: there is none.
+bool unpin(void* address) {
   SimThread::finish_all();
   const std::lock_guard lock(pinned.mutex);
   const auto found = pinned.blocks.find(address);
-  if (found == pinned.blocks.end()) return failed(kInvalidValue, "freed pinned memory that no device owns");
+  if (found == pinned.blocks.end()) return false;
   found->second.owner->pinned -= found->second.bytes;
   pinned.blocks.erase(found);
+  return true;
+}
+
+Status host_free(void* address) {
+  if (!unpin(address)) return failed(kInvalidValue, "freed pinned memory that no device owns");
   std::free(address);
   return 0;
 }
@@ -207,13 +213,7 @@ Status host_register(void* address, size_t bytes, unsigned) {
 }
 
 Status host_unregister(void* address) {
-  SimThread::finish_all();
-  const std::lock_guard lock(pinned.mutex);
-  const auto found = pinned.blocks.find(address);
-  if (found == pinned.blocks.end()) return failed(kInvalidValue, "unregistered pages that are not pinned");
-  found->second.owner->pinned -= found->second.bytes;
-  pinned.blocks.erase(found);
-  return 0;
+  return unpin(address) ? 0 : failed(kInvalidValue, "unregistered pages that are not pinned");
 }
 
 // Devices of one half have access to each other's memory.

@@ -349,7 +349,7 @@ void VisionTower::embed(std::span<const uint8_t> rgb, const Grid& grid, Buffers&
 void VisionTower::attend(const VisionWeights::Layer& layer, const Grid& grid, Buffers& b) {
   const int n = grid.n(), w = config_.width, dim = config_.head_dim(), half = dim / 2;
   const size_t rows = padded(n), columns = padded(dim);
-  // Of q, k and v in b.wide: side by side, or one after another.
+  // b.wide has q, k and v side by side, or one after another.
   const bool is_joined = layer.qkv.size() == 1;
   const size_t row_stride = is_joined ? 3 * w : w, part_stride = is_joined ? w : size_t(n) * w;
   for (size_t part = 0; part < layer.qkv.size(); ++part)
