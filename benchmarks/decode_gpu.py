@@ -3,6 +3,7 @@
 
 decode_gpu.py MODEL.gguf [MODEL.gguf ...]                     prefill, decoding and small batches of each, on cuda:0
 decode_gpu.py MODEL.gguf --prefill 0 --depth 32768            decoding and small batches deep in a context
+decode_gpu.py MODEL.gguf --path megakernel                    decoding by that path, or an error
 decode_gpu.py MODEL.gguf --device hip:0 --csv out.csv
 
 Rows go to benchmarks/results/<pack>_models.csv. A peer's number, from peers.csv, stands beside a test when device,
@@ -145,7 +146,7 @@ def bench_model(path: Path, args: argparse.Namespace, peers: Sequence[Peer]) -> 
     """The pack that ran the model, and its rows, which are printed too."""
     start = time.perf_counter()
     context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
-    with lucebox.LLM(path, device=args.device, context=context, draft="none") as llm:
+    with lucebox.LLM(path, device=args.device, context=context, decode_path=args.path, draft="none") as llm:
         seconds = time.perf_counter() - start
         if llm.pack is None:
             raise SystemExit(f"{args.device} is no GPU")
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("--decode", type=parse_sizes, default=(128,))
     parser.add_argument("--batch", type=parse_sizes, default=(1, 8, 16, 22, 32, 64))
     parser.add_argument("--depth", type=int, default=0)
+    parser.add_argument("--path", choices=("auto", "graph", "megakernel"), default="auto", help="of decoding")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--csv", type=Path, help="append the rows to this file instead")
     args = parser.parse_args()
