@@ -18,12 +18,13 @@ LB_DEVICE void reduce_scatter(float (&v)[kN]) {
   }
 }
 
-// Sums over the whole warp. Returns, and leaves in v[0], the sum of v[l / (32 / kN)] in lane l.
-template <int kN>
+// Sums over the whole warp, or over each half of it with kLanes = 16. Returns, and leaves in v[0], the sum of
+// v[l / (kLanes / kN)] in lane l of the kLanes.
+template <int kLanes = 32, int kN>
 LB_DEVICE float warp_sums(float (&v)[kN]) {
-  reduce_scatter<kN>(v);
+  reduce_scatter<kN, kN / 2, kLanes / 2>(v);
   LB_UNROLL
-  for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+  for (int mask = kLanes / 2 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
   return v[0];
 }
 // Also sums `more` over the warp, into every lane. Its shuffles are independent of the others and interleave with them.

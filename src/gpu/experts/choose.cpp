@@ -88,7 +88,7 @@ struct Scratch {
 size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) {
   if (k == 0) return 0;
   const size_t each = Scratch(rows, k, dim, ffn).bytes;
-  return rows < kMinGroupedRows ? each : std::max(each, grouped_scratch_bytes(rows, k, dim, ffn));
+  return rows < min_grouped_rows(true) ? each : std::max(each, grouped_scratch_bytes(rows, k, dim, ffn));
 }
 
 SumChoices sum_of(const MixExperts& op, const float* sums) {
@@ -237,7 +237,8 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
   }
   result.down =
       checked({.kernel = kernel_of(op.down, op, what).down,
-               .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32)), uint32_t(std::min(op.rows, kMaxGridY)), 1},
+               .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32 * kExpertDownOuts)),
+                        uint32_t(std::min(op.rows, kMaxGridY)), 1},
                .block = {kExpertDownThreads, 1, 1},
                .overlap_previous = true},
               target, what);

@@ -1,5 +1,5 @@
-// The second half of MixExperts: a warp has one output of a row and walks the row's experts, several at a time, so the
-// weighted sum stays in a register and nothing is gathered. The order of a sum depends on the shape alone, so a row's
+// The second half of MixExperts: a warp has two outputs of a row and walks the row's experts, several at a time, so the
+// weighted sums stay in registers and nothing is gathered. The order of a sum depends on the shape alone, so a row's
 // bits do not depend on other rows.
 //   Grid: x, outputs; y, rows. Bound: bandwidth, the bytes of the chosen experts.
 #pragma once
@@ -11,48 +11,119 @@
 
 namespace lb::gpu {
 
-// Copies outputs [first, first + n_warps()) of the row's missing experts. Blocks of rows that share one write the same
-// bytes.
-LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first) {
+// Choices whose weights a lane loads together, for both outputs: as many as registers allow.
+inline constexpr int kDownChoices = kHasScalarRegisters ? 2 : 4, kDownSums = kExpertDownOuts * kDownChoices;
+
+// Copies n outputs from `first` on of the row's missing experts. Blocks of rows that share one write the same bytes.
+LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {
   bool copies = false;
   for (int j = 0; j < p.k; ++j) {
     const int expert = p.experts[row * p.k + j], now = p.slots[expert];
     if (now >= -1) continue;
     copies = true;
     copy_rows(p.gemv, p.copied.host[0], long(expert) * p.rows.per_expert + p.rows.first + first, p.gemv.matrices[0],
-              long(slot_to_fill(now)) * p.rows.per_expert + p.rows.first + first, min(n_warps(), p.dim - first));
+              long(slot_to_fill(now)) * p.rows.per_expert + p.rows.first + first, n);
   }
   if (copies) copies_are_done();
 }
 
-// Choices whose weights a warp loads together. Eight take too many registers, and four too many scalar ones.
-inline constexpr int kDownBatch = kHasScalarRegisters ? 2 : 4;
+// Sums of the two outputs over a batch of choices of a row. n_lanes: 32, or 16 where the two halves of the warp have
+// choices of their own. choice: the lane's first of the row; matrix_rows: of the first output, below 0: none.
+// next_out: from the first output to the second. Returns in lane l of n_lanes the sum of choice l / (n_lanes /
+// kDownSums), all choices of the first output before those of the second.
+template <class Format>
+LB_DEVICE float down_sums(const ExpertDown& p, int n_lanes, int row, int choice,
+                          const int (&matrix_rows)[kDownChoices], int next_out) {
+  float sums[kDownSums] = {};
+  for (int first = 0; first < p.gemv.row_pieces; first += n_lanes) {
+    const int own = first + lane() % n_lanes, piece = min(own, p.gemv.row_pieces - 1);
+    typename Format::Piece pieces[kDownSums];  // all loads are in flight before the first product
+    LB_UNROLL
+    for (int i = 0; i < kDownSums; ++i)
+      pieces[i] = typename Format::Rows(
+                      p.gemv, 0, max(matrix_rows[i % kDownChoices], 0) + (i < kDownChoices ? 0 : next_out), piece)
+                      .read(0);
+    LB_UNROLL
+    for (int i = 0; i < kDownChoices; ++i) {
+      typename Format::X x;
+      x.read(p.gemv, row * p.k + min(choice + i, p.k - 1), piece);
+      const bool has_piece = own < p.gemv.row_pieces && matrix_rows[i] >= 0;
+      LB_UNROLL
+      for (int j = i; j < kDownSums; j += kDownChoices) {
+        const float product = Format::dot(pieces[j], x, piece);
+        sums[j] += has_piece ? product : 0;
+      }
+    }
+  }
+  return n_lanes == 32 ? warp_sums(sums) : warp_sums<16>(sums);
+}
 
-// The warp's sums of one output over up to kBatch rows of act(), from `first_row` on; lane l gets the sum of row
-// first_row + l / (32 / kBatch). matrix_rows: the row of the weights for each; below 0: none. kIsShared: the shared
-// expert's weights, summed in the order of a GEMV (sums_by_warp()).
-template <class Format, int kBatch, bool kIsShared = false>
-LB_DEVICE float down_sums(const ExpertDown& p, int first_row, const int (&matrix_rows)[kBatch]) {
-  float sums[kBatch] = {}, of_groups = 0;
+// The two outputs of the shared expert, whose act() is row k, in the order of a GEMV (sums_by_warp()).
+template <class Format>
+LB_DEVICE void shared_sums(const ExpertDown& p, int out, int next_out, float (&sums)[kExpertDownOuts]) {
   for (int first = 0; first < p.gemv.row_pieces; first += 32) {
     const int piece = first + lane();
-    const bool has_piece = piece < p.gemv.row_pieces;
-    typename Format::Piece pieces[kBatch];
-    LB_UNROLL
-    for (int i = 0; i < kBatch; ++i)
-      if (has_piece && matrix_rows[i] >= 0)
-        pieces[i] = typename Format::Rows(p.gemv, kIsShared ? 1 : 0, matrix_rows[i], piece).read(0);
-    if constexpr (kIsShared) sums[0] = 0;
-    LB_UNROLL
-    for (int i = 0; i < kBatch; ++i) {
-      if (!has_piece || matrix_rows[i] < 0) continue;
+    float parts[kExpertDownOuts] = {};
+    if (piece < p.gemv.row_pieces) {
+      typename Format::Piece pieces[kExpertDownOuts];
+      LB_UNROLL
+      for (int o = 0; o < kExpertDownOuts; ++o)
+        pieces[o] = typename Format::Rows(p.gemv, 1, out + o * next_out, piece).read(0);
       typename Format::X x;
-      x.read(p.gemv, first_row + i, piece);
-      sums[i] += Format::dot(pieces[i], x, piece);
+      x.read(p.gemv, p.k, piece);
+      LB_UNROLL
+      for (int o = 0; o < kExpertDownOuts; ++o) parts[o] = Format::dot(pieces[o], x, piece);
     }
-    if constexpr (kIsShared) of_groups += warp_sum(sums[0]);
+    LB_UNROLL
+    for (int o = 0; o < kExpertDownOuts; ++o) sums[o] += warp_sum(parts[o]);
   }
-  return kIsShared ? of_groups : warp_sums(sums);
+}
+
+// A row's outputs `out` and, unless next_out is 0, out + 1.
+template <class Format>
+LB_DEVICE void down_outputs(const ExpertDown& p, int row, int out, int next_out) {
+  const int own_choice = row * p.k + lane();  // of the lanes below k
+  const int own_expert = lane() < p.k ? p.experts[own_choice] : -1;
+  const float own_weight = lane() < p.k ? p.weights[own_choice] : 0;
+  float shared[kExpertDownOuts] = {}, sums[kExpertDownOuts] = {};
+  if (p.has_shared) shared_sums<Format>(p, out, next_out, shared);
+  int own_slot = own_expert < 0 || p.slots == nullptr ? own_expert : p.slots[own_expert];
+  if (own_slot < -1) own_slot = slot_to_fill(own_slot);
+  const int n_lanes = p.gemv.row_pieces <= 16 ? 16 : 32, batch_choices = kDownChoices * 32 / n_lanes;
+  for (int batch = 0; batch < p.k; batch += batch_choices) {
+    const int choice = batch + lane() / n_lanes * kDownChoices;
+    int matrix_rows[kDownChoices];
+    LB_UNROLL
+    for (int i = 0; i < kDownChoices; ++i) {
+      const int slot = shuffle(own_slot, choice + i);
+      matrix_rows[i] = slot < 0 ? -1 : slot * p.rows.per_expert + p.rows.first + out;
+    }
+    const float own_sum = down_sums<Format>(p, n_lanes, row, choice, matrix_rows, next_out);
+    for (int i = 0; i < min(batch_choices, p.k - batch); ++i) {
+      if (shuffle(own_slot, batch + i) < 0) continue;
+      const int expert = shuffle(own_expert, batch + i);
+      const float weight = shuffle(own_weight, batch + i);
+      LB_UNROLL
+      for (int o = 0; o < kExpertDownOuts; ++o) {
+        const int from = o * kDownChoices + i % kDownChoices;
+        float part = shuffle(own_sum, i / kDownChoices * n_lanes + from * (n_lanes / kDownSums));
+        if (p.sums != nullptr) {
+          if (lane() == 0) p.sums[long(row * p.k + batch + i) * p.dim + out + o * next_out] = part;
+          continue;
+        }
+        if (p.rows.bias != nullptr) part += p.rows.bias[long(expert) * p.dim + out + o * next_out];
+        sums[o] = batch + i == 0 ? weight * part : fma(weight, part, sums[o]);
+      }
+    }
+  }
+  if (p.sums != nullptr || lane() > next_out) return;
+  const long at = long(row) * p.dim + out + lane();
+  float sum = lane() == 0 ? sums[0] : sums[1];
+  if (p.shared != nullptr) {
+    const float value = !p.has_shared ? p.shared[at] : lane() == 0 ? shared[0] : shared[1];
+    sum = fma(p.shared_gate == nullptr ? 1.0f : sigmoid(p.shared_gate[row]), value, sum);
+  }
+  p.y[at] = p.add == nullptr ? sum : sum + p.add[at];
 }
 
 template <class Format>
@@ -63,51 +134,12 @@ LB_DEVICE void expert_down(const ExpertDown& p) {
   if (copies && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
     p.copied.counts->bytes = p.copied.cache->counts.bytes +=
         (unsigned long long)p.copied.cache->fills.n * uint32_t(p.copied.expert_bytes);
+  const int block_outs = n_warps() * kExpertDownOuts;
   for (int row = block_id_y(); row < p.n_rows; row += n_blocks_y()) {
-    for (int first = block_id() * n_warps(); first < p.dim; first += n_blocks() * n_warps()) {
-      if (copies) copy_missing(p, row, first);
-      const int out = first + warp();
-      if (out >= p.dim) continue;
-      float sum = 0;
-      for (int batch = 0; batch < p.k; batch += kDownBatch) {
-        const int first_choice = row * p.k + batch, n = min(kDownBatch, p.k - batch);
-        int matrix_rows[kDownBatch];
-        uint32_t has_choice = 0;
-        LB_UNROLL
-        for (int i = 0; i < kDownBatch; ++i) matrix_rows[i] = i < n ? p.experts[first_choice + i] : -1;
-        LB_UNROLL
-        for (int i = 0; i < kDownBatch; ++i) {
-          int slot = matrix_rows[i];
-          if (slot >= 0 && p.slots != nullptr) slot = p.slots[slot];
-          if (slot < -1) slot = slot_to_fill(slot);
-          has_choice |= uint32_t(slot >= 0) << i;
-          matrix_rows[i] = slot < 0 ? -1 : slot * p.rows.per_expert + p.rows.first + out;
-        }
-        const float sums = down_sums<Format>(p, first_choice, matrix_rows);
-        LB_UNROLL
-        for (int i = 0; i < kDownBatch; ++i) {
-          float part = shuffle(sums, 32 / kDownBatch * i);
-          if ((has_choice >> i & 1) == 0) continue;
-          const int choice = first_choice + i;
-          if (p.sums != nullptr) {
-            if (lane() == 0) p.sums[long(choice) * p.dim + out] = part;
-            continue;
-          }
-          if (p.rows.bias != nullptr) part += p.rows.bias[long(p.experts[choice]) * p.dim + out];
-          sum = batch + i == 0 ? p.weights[choice] * part : fma(p.weights[choice], part, sum);
-        }
-      }
-      float shared = 0;
-      if (p.has_shared) {
-        const int matrix_row[1] = {out};
-        shared = down_sums<Format, 1, true>(p, p.k, matrix_row);
-      }
-      if (lane() != 0 || p.sums != nullptr) continue;
-      const long at = long(row) * p.dim + out;
-      if (p.shared != nullptr)
-        sum = fma(p.shared_gate == nullptr ? 1.0f : sigmoid(p.shared_gate[row]), p.has_shared ? shared : p.shared[at],
-                  sum);
-      p.y[at] = p.add == nullptr ? sum : sum + p.add[at];
+    for (int first = block_id() * block_outs; first < p.dim; first += n_blocks() * block_outs) {
+      if (copies) copy_missing(p, row, first, min(block_outs, p.dim - first));
+      const int out = first + warp() * kExpertDownOuts;
+      if (out < p.dim) down_outputs<Format>(p, row, out, out + 1 < p.dim);
     }
   }
 }

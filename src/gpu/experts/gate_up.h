@@ -9,43 +9,40 @@
 #include "gpu/experts/copied.h"
 #include "gpu/experts/shape.h"
 #include "gpu/round_block.h"
+#include "gpu/warp_sums.h"
 
 namespace lb::gpu {
 
 // Sums of a warp's outputs over a row of x: matrices `matrix` and `matrix + 1`, whose rows of these outputs start at
-// gate_row and up_row. kIsShared: in the order of a GEMV (sums_by_warp()).
+// gate_rows and up_rows. Lane l gets output l / 4 % 4: of gate in the lower half of the warp, of up in the upper.
+// kIsShared: in the order of a GEMV (sums_by_warp()).
 template <class Format, bool kIsShared>
-LB_DEVICE void gate_up_sums(const ExpertGateUp& p, int x_row, int matrix, const int (&gate_rows)[kExpertOutputs],
-                            const int (&up_rows)[kExpertOutputs], float (&sums)[kExpertOutputs][2]) {
+LB_DEVICE float gate_up_sums(const ExpertGateUp& p, int x_row, int matrix, const int (&gate_rows)[kExpertOutputs],
+                             const int (&up_rows)[kExpertOutputs]) {
+  static_assert(kExpertOutputs == 4);
+  const int second = p.has_both ? matrix + 1 : matrix;  // without a second matrix, the first one's loads twice
+  float sums[2 * kExpertOutputs] = {}, of_groups = 0;
   for (int first = 0; first < p.gemv.row_pieces; first += 32) {
     const int piece = first + lane();
-    float parts[kExpertOutputs][2] = {};
+    if constexpr (kIsShared) {
+      LB_UNROLL
+      for (int i = 0; i < 2 * kExpertOutputs; ++i) sums[i] = 0;
+    }
     if (piece < p.gemv.row_pieces) {
+      typename Format::Piece pieces[2 * kExpertOutputs];  // all loads are in flight before the first product
+      LB_UNROLL
+      for (int i = 0; i < kExpertOutputs; ++i) {
+        pieces[i] = typename Format::Rows(p.gemv, matrix, gate_rows[i], piece).read(0);
+        pieces[kExpertOutputs + i] = typename Format::Rows(p.gemv, second, up_rows[i], piece).read(0);
+      }
       typename Format::X x;
       x.read(p.gemv, x_row, piece);
       LB_UNROLL
-      for (int i = 0; i < kExpertOutputs; ++i) {
-        const typename Format::Rows gate(p.gemv, matrix, gate_rows[i], piece);
-        (kIsShared ? parts : sums)[i][0] += Format::dot(gate.read(0), x, piece);
-        if (!p.has_both) continue;
-        const typename Format::Rows up(p.gemv, matrix + 1, up_rows[i], piece);
-        (kIsShared ? parts : sums)[i][1] += Format::dot(up.read(0), x, piece);
-      }
+      for (int i = 0; i < 2 * kExpertOutputs; ++i) sums[i] += Format::dot(pieces[i], x, piece);
     }
-    if constexpr (kIsShared) {
-      LB_UNROLL
-      for (int i = 0; i < kExpertOutputs; ++i) {
-        sums[i][0] += warp_sum(parts[i][0]);
-        sums[i][1] += warp_sum(parts[i][1]);
-      }
-    }
+    if constexpr (kIsShared) of_groups += warp_sums(sums);
   }
-  if constexpr (kIsShared) return;
-  LB_UNROLL
-  for (int i = 0; i < kExpertOutputs; ++i) {
-    sums[i][0] = warp_sum(sums[i][0]);
-    if (p.has_both) sums[i][1] = warp_sum(sums[i][1]);
-  }
+  return kIsShared ? of_groups : warp_sums(sums);
 }
 
 // The block's tile of row act_row of act(). expert: where it is in the matrices, and whose biases it has; -1: the
@@ -60,23 +57,16 @@ LB_DEVICE void gate_up_tile(const ExpertGateUp& p, int act_row, int x_row, int e
     gate_rows[i] = kIsShared ? out : slot * p.rows[0].per_expert + p.rows[0].first + out;
     up_rows[i] = kIsShared ? out : slot * p.rows[1].per_expert + p.rows[1].first + out;
   }
-  float sums[kExpertOutputs][2] = {};
-  gate_up_sums<Format, kIsShared>(p, x_row, kIsShared ? 2 : 0, gate_rows, up_rows, sums);
-  LB_UNROLL
-  for (int i = 0; i < kExpertOutputs; ++i) {
-    const int out = min(first + own + i, p.ffn - 1);
-    const long bias = long(expert) * p.ffn + out;
-    float a = sums[i][0];
-    if (!kIsShared && p.rows[0].bias != nullptr) a += p.rows[0].bias[bias];
-    if (p.activates && p.has_both) {
-      float up = sums[i][1];
-      if (!kIsShared && p.rows[1].bias != nullptr) up += p.rows[1].bias[bias];
-      a = expert_act(a, up, p.limit, p.is_gelu);
-    } else if (p.activates) {
-      a = expert_act(p.gate_sums[long(act_row) * p.ffn + out], a, p.limit, p.is_gelu);
-    }
-    if (lane() == 0) store(tile + own + i, a);
+  float a = gate_up_sums<Format, kIsShared>(p, x_row, kIsShared ? 2 : 0, gate_rows, up_rows);
+  const int lane_out = own + lane() / 4 % kExpertOutputs, out = min(first + lane_out, p.ffn - 1);
+  const float* const bias = lane() < 16 ? p.rows[0].bias : p.rows[1].bias;
+  if (!kIsShared && bias != nullptr) a += bias[long(expert) * p.ffn + out];
+  if (p.activates) {
+    const float gate = p.has_both ? a : p.gate_sums[long(act_row) * p.ffn + out];
+    const float up = p.has_both ? shuffle_xor(a, 16) : a;
+    a = expert_act(gate, up, p.limit, p.is_gelu);
   }
+  if (lane() < 16 && lane() % 4 == 0) store(tile + lane_out, a);
   block_barrier();
   if (warp() == 0) {
     const long at = long(act_row) * p.ffn + first;

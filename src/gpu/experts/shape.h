@@ -11,7 +11,7 @@ inline constexpr int kRouteThreads = 128;  // a warp per row
 // A block computes kExpertTile outputs of a choice, kExpertOutputs per warp: a block of RoundRows.
 inline constexpr int kExpertThreads = 256, kExpertTile = kRoundBlock,
                      kExpertOutputs = kExpertTile * 32 / kExpertThreads;
-inline constexpr int kExpertDownThreads = 256;  // a warp per output of a row
+inline constexpr int kExpertDownThreads = 256, kExpertDownOuts = 2;  // a warp per two outputs of a row
 
 // Where the experts of one matrix are in its planes.
 struct ExpertRows {

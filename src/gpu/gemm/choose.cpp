@@ -4,7 +4,7 @@
 //   3. a kernel for the type (and for x in NVFP4, on request), with the fewest passes over the weights and then the
 //   fewest spare rows;
 //   4. at least 12 rows of a type without a kernel for them: weights expanded to 16 bits, then rule 2 or 3.
-// If no rule applies, the GEMV multiplies the matrix row by row (has_gemm).
+// If no rule applies, or all matrices are small ones of F32 and the rows few, the GEMV multiplies row by row (has_gemm).
 #include "gpu/gemm/choose.h"
 
 #include <algorithm>
@@ -45,6 +45,13 @@ constexpr long kMaxExpandedBytes = 256l << 20;
 bool is_expanded(const Linear& op, const Target& target) {
   return is_quantised(op.type) && bits_of(op) != 16 && op.rows >= kMinExpandedRows &&
          2l * op.n_out * op.n_in <= kMaxExpandedBytes && target.has(kExpandKernel) && !has_kernel(op, target);
+}
+
+// Routers and their like: each row reads the matrix again, from L2, which is faster than the sums of a GEMM's split K.
+bool is_row_by_row(const Linear& op) {
+  constexpr int kMostRows = 32;
+  constexpr long kMostBytes = 64l << 20;  // that all rows read
+  return op.type == DType::kF32 && op.rows <= kMostRows && 4l * op.rows * op.n_out * op.n_in <= kMostBytes;
 }
 
 // The type of expanded weights.
@@ -313,6 +320,7 @@ size_t gemm_scratch_at(const Linear& first, int bits) {
 }
 
 bool has_gemm(const LinearGroup& group, const Target& target) {
+  if (std::ranges::all_of(ops_of(group), is_row_by_row)) return false;
   return std::ranges::all_of(ops_of(group),
                              [&](const Linear& op) { return has_kernel(op, target) || is_expanded(op, target); });
 }
