@@ -100,3 +100,17 @@ def test_prompts_that_part(open_model: Open) -> None:
         check(got, cold(_engine.Session(engine), prompt, [], 1, 0), seed)
         found.append(got.reused)
     assert found == [0, 0 if _engine.Session(engine).recurrent_bytes else 128, 128]
+
+
+def test_prompts_longer_than_the_budget(open_model: Open) -> None:
+    """Pages in the KV cache take no main memory, so a budget for two states is enough for any prompt."""
+    engine = open_model(64)
+    session = _engine.Session(engine)
+    cache = PrefixCache(2 * max(session.recurrent_bytes, session.page_bytes), engine=engine)
+    ids = random_ids(700, VOCAB)
+    for n in range(100, 700, 100):
+        got = warm(session, cache, ids[:n], [n // 64 * 64], 1, 0)
+        check(got, cold(_engine.Session(engine), ids[:n], [n // 64 * 64], 1, 0), n)
+        assert got.reused == (n - 100) // 64 * 64
+        session = _engine.Session(engine)
+    assert cache.stats().memory_bytes <= cache.stats().memory_budget_bytes

@@ -119,16 +119,16 @@ def test_mixtures(name: str, types: tuple[str, str, str]) -> None:
     rows_of = {"gate_rows": 512, "up_rows": 512, "down_rows": 2048}
     dtypes = {f"{part}_type": dtype for part, dtype in zip(("gate", "up", "down"), types, strict=True)}
     sizes = {"k": 8, "n_experts": 16, "dim": 2048, "ffn": 512, **rows_of, **dtypes}
-    for rows in (33, 60, 5000) if types[0] == types[1] else ():
+    for rows in (17, 60, 5000) if types[0] == types[1] else ():
         launches = choose(name, "mix_experts", rows=rows, **sizes)
         for launch in launches:
             check(launch, name)
         group, gate_up, down, sums = launches
         assert group["grid"] == (1, 1, 1) and sums["grid"] == (8, rows, 1)
-        tile = 16 if rows == 33 else 64
+        tile = 16 if rows == 17 else 64
         assert gate_up["kernel"].endswith((f"_{tile}_kernel", "_16_kernel"))
         assert gate_up["kernel"].endswith("_64_kernel") == down["kernel"].endswith("_64_kernel")
-    for rows in (1, 32) if types[0] == types[1] else (1, 33, 5000):
+    for rows in (1, 16) if types[0] == types[1] else (1, 17, 5000):
         *both, down = choose(name, "mix_experts", rows=rows, **sizes)
         assert len(both) == (1 if types[0] == types[1] else 2)
         for launch in (*both, down):

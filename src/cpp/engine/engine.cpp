@@ -479,8 +479,8 @@ StateOptions Engine::state_options() const {
 
 int Engine::max_pass_rows() const {
   const int rows = std::min(buffers().max_rows, PassInputs::kRows);
-  const bool is_mixture = model().info().experts.n > 0, has_slots = models_.target->expert_slots() > 0;
-  return decodes_by_row() && is_mixture ? std::min(rows, gpu::min_grouped_rows(has_slots) - 1) : rows;
+  const bool is_mixture = model().info().experts.n > 0;
+  return decodes_by_row() && is_mixture ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
 }
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices,

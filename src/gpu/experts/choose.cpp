@@ -88,7 +88,7 @@ struct Scratch {
 size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) {
   if (k == 0) return 0;
   const size_t each = Scratch(rows, k, dim, ffn).bytes;
-  return rows < min_grouped_rows(true) ? each : std::max(each, grouped_scratch_bytes(rows, k, dim, ffn));
+  return rows < kMinGroupedRows ? each : std::max(each, grouped_scratch_bytes(rows, k, dim, ffn));
 }
 
 SumChoices sum_of(const MixExperts& op, const float* sums) {

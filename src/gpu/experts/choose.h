@@ -116,9 +116,9 @@ void for_each_launch(const GroupedLaunches& launches, Run&& run) {
   run(launches.sum, launches.sum_params);
 }
 
-// From min_grouped_rows() rows, groups choices by expert if kernels read the types: gate and up of one type, 8-bit x.
+// From kMinGroupedRows rows, groups choices by expert if kernels read the types: gate and up of one type, 8-bit x.
 // nullopt: a choice at a time.
-constexpr int min_grouped_rows(bool has_slots) { return has_slots ? 9 : 33; }
+inline constexpr int kMinGroupedRows = 17;
 std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratch, const std::string& what,
                                               const Target& target);
 

@@ -83,7 +83,7 @@ size_t grouped_scratch_bytes(int rows, int k, int dim, int ffn) { return Scratch
 std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratch, const std::string& what,
                                               const Target& target) {
   const auto reads_bytes_or_halves = [&](DType type) { return is_plain(type) || op.activations != Activations::kF32; };
-  if (op.rows < min_grouped_rows(op.slots.n > 0) || op.gate.type != op.up.type || !reads_bytes_or_halves(op.gate.type) ||
+  if (op.rows < kMinGroupedRows || op.gate.type != op.up.type || !reads_bytes_or_halves(op.gate.type) ||
       !reads_bytes_or_halves(op.down.type))
     return {};
   const std::optional<Kernels> kernels = kernels_of(op, target);

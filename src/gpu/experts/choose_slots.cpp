@@ -25,7 +25,7 @@ bool routes_and_finds(int rows, int k, const ExpertSlots& slots) {
 // Whether the products copy the missing experts, which find_experts then marks (CopiedExperts). Grouped products do
 // not.
 bool products_copy(int rows, int k, const ExpertSlots& slots) {
-  return slots.is_pinned && rows < min_grouped_rows(true) && routes_and_finds(rows, k, slots);
+  return slots.is_pinned && rows < kMinGroupedRows && routes_and_finds(rows, k, slots);
 }
 
 FindExperts find_of(const ExpertSlots& slots, const int32_t* experts, int rows, int k, int n_experts) {

@@ -49,8 +49,8 @@ bool is_expanded(const Linear& op, const Target& target) {
 
 // Routers and their like: each row reads the matrix again, from L2, which is faster than the sums of a GEMM's split K.
 bool is_row_by_row(const Linear& op) {
-  constexpr int kMostRows = 32;
-  constexpr long kMostBytes = 64l << 20;  // that all rows read
+  constexpr int kMostRows = 8;
+  constexpr long kMostBytes = 32l << 20;  // that all rows read
   return op.type == DType::kF32 && op.rows <= kMostRows && 4l * op.rows * op.n_out * op.n_in <= kMostBytes;
 }
 

@@ -239,9 +239,12 @@ class PrefixCache:
 
     def _store(self, session: _engine.Session, plan: Plan) -> None:
         budget, n_bytes = self._parts.memory.budget_bytes, 0
+        if budget == 0:
+            return
+        page_bytes = 0 if self._parts.keeps_runs else session.page_bytes  # pages in the KV cache take no main memory
         node, path = self._parts.root(plan.owner), list[Node]()
         for segment in plan.segments(session.matched_prefix(plan.ids, plan.ends)):
-            n_bytes += segment.n_pages * session.page_bytes
+            n_bytes += segment.n_pages * page_bytes
             if n_bytes > budget:
                 break  # a prompt larger than the budget is stored as far as it fits
             known = node.children.get(segment.key)

@@ -82,6 +82,11 @@ class PartStore:
             self._engine = None
             self._listener.cleared()
 
+    @property
+    def keeps_runs(self) -> bool:
+        """Whether prefixes keep their pages in the engine's KV cache."""
+        return self._engine is not None
+
     def root(self, owner: str) -> Node:
         """The root of an owner's prefixes."""
         return self._roots.setdefault(owner, Node(owner=owner))
