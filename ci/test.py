@@ -28,8 +28,8 @@ PYTHON = Path(sys.executable)
 TESTS = ("tests/attack", "tests/ci", "tests/host", "tests/model", "tests/serve", "tests/gpu")
 
 
-def script(name: str) -> Callable[[], None]:
-    return lambda: run(PYTHON, ROOT / "ci" / name)
+def script(name: str, *arguments: str) -> Callable[[], None]:
+    return lambda: run(PYTHON, ROOT / "ci" / name, *arguments)
 
 
 def pytest(*options: str) -> Callable[[], None]:
@@ -49,7 +49,7 @@ def wheel() -> None:
 def packs() -> None:
     # The simulator's kernels at the same time, because each build has stretches with work for one core only.
     with ThreadPoolExecutor() as pool:
-        builds = (pool.submit(test_packs.everyday), pool.submit(script("build_sim.py")))
+        builds = (pool.submit(test_packs.everyday), pool.submit(script("build_sim.py", "-DLUCEBOX_TOGETHER=ON")))
     for build in builds:
         build.result()
 
@@ -58,9 +58,9 @@ EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
     "packs": packs,
-    # Large grids of types, sizes and instruction sets: each value, and a sixth of the other combinations. The stage is
-    # the last one, so that its summary, with its time, ends the output.
-    "tests": pytest("-m", "not slow", "--grids", "6"),
+    # Large grids of types, sizes and instruction sets: each value, and a few of the other combinations. The stage is the
+    # last one, so that its summary, with its time, ends the output.
+    "tests": pytest("-m", "not slow", "--grids", "24"),
 }
 MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),

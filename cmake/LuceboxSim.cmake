@@ -15,6 +15,18 @@ target_link_libraries(kernels PRIVATE lucebox_flags)
 target_compile_options(kernels PRIVATE -O1)
 # The standard headers that src/sim includes; precompiled, they save a second per kernel file.
 target_precompile_headers(kernels PRIVATE <cmath> <functional> <memory> <source_location> <type_traits> <vector>)
+# The megakernels define the number of helper threads, for every kernel that follows.
+set(gpu ${PROJECT_SOURCE_DIR}/src/gpu)
+include(LuceboxUnity)
+compile_together(kernels APART
+  ${gpu}/attention/select_blocks.cpp
+  ${gpu}/delta_net/delta_inputs_small.cpp ${gpu}/delta_net/gated_delta_chunks.cpp
+  ${gpu}/experts/expert_gate_up_quantised.cpp
+  ${gpu}/gemm/gemm_wide_plain.cpp
+  ${gpu}/megakernel/megakernel_32.cpp ${gpu}/megakernel/megakernel_32_direct.cpp
+  ${gpu}/megakernel/megakernel_256.cpp ${gpu}/megakernel/megakernel_256_direct.cpp
+  ${gpu}/megakernel/megakernel_plain.cpp ${gpu}/megakernel/megakernel_plain_direct.cpp
+  ${gpu}/sampling/top_tokens.cpp)
 set_target_properties(kernels PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
 # list_kernels reads the library's list of kernels. It is a program, not Python, because a library with sanitizers loads

@@ -1,10 +1,11 @@
-# compile_together(TARGET APART file...): wheels compile up to eight files of a folder as one translation unit, because
-# half of a file's time goes into headers and templates that its neighbours need too. APART: files that declare a local
-# name of a neighbour. Other builds compile each file alone: a developer's edit compiles one file, and a build without
-# precompiled headers finds the includes that a file lacks.
+# compile_together(TARGET APART file...): wheels, and builds that ask for it, compile up to eight files of a folder as one
+# translation unit, because half of a file's time goes into headers and templates that its neighbours need too. APART:
+# files that declare a local name of a neighbour. Other builds compile each file alone: a developer's edit compiles one
+# file, and a build without precompiled headers finds the includes that a file lacks.
+option(LUCEBOX_TOGETHER "compile up to eight files of a folder as one translation unit, as wheels do" OFF)
 function(compile_together target)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" APART)
-  if(NOT SKBUILD_STATE STREQUAL "wheel" OR CMAKE_DISABLE_PRECOMPILE_HEADERS)
+  if(NOT (LUCEBOX_TOGETHER OR SKBUILD_STATE STREQUAL "wheel") OR CMAKE_DISABLE_PRECOMPILE_HEADERS)
     return()
   endif()
   get_target_property(sources ${target} SOURCES)
