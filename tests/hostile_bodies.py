@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 CHAT: dict[str, Any] = {
@@ -74,41 +75,46 @@ def guided(kind: str, text: bytes) -> bytes:
     return b'{"prompt":"a","max_tokens":1,"guided_' + kind.encode() + b'":"' + text + b'"}'
 
 
-def bodies() -> dict[str, tuple[str, bytes]]:
-    n = 2_000_000
-    ids = b",".join([b"5"] * n)
-    return {
-        "nested": ("/v1/chat/completions", b'{"messages":[' + b"[[[[[[1]]]]]]," * (n // 8) + b"1]}"),
-        "deep": ("/v1/chat/completions", b'{"messages":' + b"[" * n + b"]" * n + b"}"),
-        "deep and short": ("/v1/messages", b'{"messages":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}"),
-        "wrong roles": ("/v1/chat/completions", b'{"messages":[' + b'{"role":"x"},' * n + b'{"role":"x"}]}'),
-        "fewer wrong roles": ("/v1/responses", b'{"input":[' + b'{"role":"x"},' * 40_000 + b'{"role":"x"}]}'),
-        "unknown keys": ("/v1/messages", b"{" + b",".join(b'"k%d":1' % i for i in range(n // 2)) + b"}"),
-        "fewer unknown keys": ("/v1/messages", b"{" + b",".join(b'"k%d":1' % i for i in range(90_000)) + b"}"),
-        "strings": ("/v1/completions", b'{"prompt":[' + b'"",' * n + b'""]}'),
-        "ids": ("/v1/completions", b'{"prompt":[' + ids + b"]}"),
-        "fewer ids": ("/v1/completions", b'{"prompt":[' + ids[:2_000_000] + b"5]}"),
-        "ids to text": ("/v1/detokenize", b'{"tokens":[' + ids + b"]}"),
-        "fewer ids to text": ("/v1/detokenize", b'{"tokens":[' + ids[:2_000_000] + b"5]}"),
-        "prompts": ("/v1/completions", b'{"n":16,"prompt":[' + b'"a",' * 1_000_000 + b'"a"]}'),
-        "stops": ("/v1/completions", b'{"prompt":"a","stop":[' + b'"a",' * 1_000_000 + b'"a"]}'),
-        "UTF-16": ("/v1/completions", ('{"prompt":[' + "5," * n + "5]}").encode("utf-16")),
-        "booleans to embed": ("/v1/embeddings", b'{"input":[' + b"true," * 1_000_000 + b"true]}"),
-        "lists of booleans to embed": ("/v1/embeddings", b'{"input":[[' + b"true," * 1_000_000 + b"true]]}"),
-        "numbers to embed": ("/api/embed", b'{"input":[' + b"1," * 1_000_000 + b"1]}"),
-        "floats": ("/v1/completions", b'{"prompt":[' + b"1.2345678901234567e300," * 1_000_000 + b"1]}"),
-        "long numbers": ("/v1/completions", b'{"prompt":[' + (b"1" * 4000 + b",") * 7500 + b"1]}"),
-        "biases": ("/v1/completions", b'{"prompt":"a","logit_bias":{' + biases(90_000) + b"}}"),
-        "metadata": ("/v1/responses", b'{"input":"a","metadata":{' + biases(90_000) + b"}}"),
-        "parts of another type": ("/v1/messages", messages(b'{"type":"x"},' * 40_000 + b'{"type":"x"}')),
-        "arguments": ("/v1/chat/completions", arguments(b'{"a":[' + b"1," * 10_000_000 + b"1]}")),
-        "a schema as text": ("/v1/completions", guided("json", b"{" + b"\\n" * 10_000_000 + b"}")),
-        "lines of GBNF": ("/v1/completions", guided("grammar", b"root ::= " + b"\\n" * 16_000 + b"(")),
-        "text to tokenize": ("/v1/tokenize", b'{"with_pieces":true,"content":"' + b"<|im_end|>" * 2_000_000 + b'"}'),
-        "control tokens": ("/v1/completions", b'{"prompt":"' + b"<|im_end|>" * 1_200_000 + b'"}'),
-        "control tokens in a chat": (
-            "/v1/messages",
-            messages(b'{"type":"text","text":"' + b"<|im_end|>" * 1_200_000 + b'"}'),
-        ),
-        "an open string": ("/v1/completions", b'{"prompt":"' + b'\\"' * n),
-    }
+N = 2_000_000
+
+
+def ids() -> bytes:
+    return b",".join([b"5"] * N)
+
+
+# name: path, and what makes the body: one takes up to a second, so only the test that sends it does.
+BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "nested": ("/v1/chat/completions", lambda: b'{"messages":[' + b"[[[[[[1]]]]]]," * (N // 8) + b"1]}"),
+    "deep": ("/v1/chat/completions", lambda: b'{"messages":' + b"[" * N + b"]" * N + b"}"),
+    "deep and short": ("/v1/messages", lambda: b'{"messages":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}"),
+    "wrong roles": ("/v1/chat/completions", lambda: b'{"messages":[' + b'{"role":"x"},' * N + b'{"role":"x"}]}'),
+    "fewer wrong roles": ("/v1/responses", lambda: b'{"input":[' + b'{"role":"x"},' * 40_000 + b'{"role":"x"}]}'),
+    "unknown keys": ("/v1/messages", lambda: b"{" + b",".join(b'"k%d":1' % i for i in range(N // 2)) + b"}"),
+    "fewer unknown keys": ("/v1/messages", lambda: b"{" + b",".join(b'"k%d":1' % i for i in range(90_000)) + b"}"),
+    "strings": ("/v1/completions", lambda: b'{"prompt":[' + b'"",' * N + b'""]}'),
+    "ids": ("/v1/completions", lambda: b'{"prompt":[' + ids() + b"]}"),
+    "fewer ids": ("/v1/completions", lambda: b'{"prompt":[' + ids()[:2_000_000] + b"5]}"),
+    "ids to text": ("/v1/detokenize", lambda: b'{"tokens":[' + ids() + b"]}"),
+    "fewer ids to text": ("/v1/detokenize", lambda: b'{"tokens":[' + ids()[:2_000_000] + b"5]}"),
+    "prompts": ("/v1/completions", lambda: b'{"n":16,"prompt":[' + b'"a",' * 1_000_000 + b'"a"]}'),
+    "stops": ("/v1/completions", lambda: b'{"prompt":"a","stop":[' + b'"a",' * 1_000_000 + b'"a"]}'),
+    "UTF-16": ("/v1/completions", lambda: ('{"prompt":[' + "5," * N + "5]}").encode("utf-16")),
+    "booleans to embed": ("/v1/embeddings", lambda: b'{"input":[' + b"true," * 1_000_000 + b"true]}"),
+    "lists of booleans to embed": ("/v1/embeddings", lambda: b'{"input":[[' + b"true," * 1_000_000 + b"true]]}"),
+    "numbers to embed": ("/api/embed", lambda: b'{"input":[' + b"1," * 1_000_000 + b"1]}"),
+    "floats": ("/v1/completions", lambda: b'{"prompt":[' + b"1.2345678901234567e300," * 1_000_000 + b"1]}"),
+    "long numbers": ("/v1/completions", lambda: b'{"prompt":[' + (b"1" * 4000 + b",") * 7500 + b"1]}"),
+    "biases": ("/v1/completions", lambda: b'{"prompt":"a","logit_bias":{' + biases(90_000) + b"}}"),
+    "metadata": ("/v1/responses", lambda: b'{"input":"a","metadata":{' + biases(90_000) + b"}}"),
+    "parts of another type": ("/v1/messages", lambda: messages(b'{"type":"x"},' * 40_000 + b'{"type":"x"}')),
+    "arguments": ("/v1/chat/completions", lambda: arguments(b'{"a":[' + b"1," * 10_000_000 + b"1]}")),
+    "a schema as text": ("/v1/completions", lambda: guided("json", b"{" + b"\\n" * 10_000_000 + b"}")),
+    "lines of GBNF": ("/v1/completions", lambda: guided("grammar", b"root ::= " + b"\\n" * 16_000 + b"(")),
+    "text to tokenize": ("/v1/tokenize", lambda: b'{"with_pieces":true,"content":"' + b"<|im_end|>" * 2_000_000 + b'"}'),
+    "control tokens": ("/v1/completions", lambda: b'{"prompt":"' + b"<|im_end|>" * 1_200_000 + b'"}'),
+    "control tokens in a chat": (
+        "/v1/messages",
+        lambda: messages(b'{"type":"text","text":"' + b"<|im_end|>" * 1_200_000 + b'"}'),
+    ),
+    "an open string": ("/v1/completions", lambda: b'{"prompt":"' + b'\\"' * N),
+}
