@@ -88,6 +88,12 @@ def install(python: Path, wheel: Path, extra: str = "") -> None:
         run(*pip, "--force-reinstall", "--no-deps", wheel)
 
 
+def installed_wheel(python: Path = Path(sys.executable)) -> Path | None:
+    """The wheel of build_wheel that is installed in this interpreter's environment; None if another one is."""
+    wheels = (BUILD / "wheels" / python.parent.parent.name.lstrip(".")).glob("*.whl")
+    return next((wheel for wheel in wheels if sha256(wheel) == _installed_sha256(python)), None)
+
+
 def _installed_sha256(python: Path) -> str | None:
     """The hash that pip recorded for the installed wheel; None for an editable install."""
     for file in python.parent.parent.glob("lib/python*/site-packages/lucebox-*.dist-info/direct_url.json"):

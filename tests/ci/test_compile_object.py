@@ -126,7 +126,13 @@ def compiled(
 
 @pytest.mark.parametrize(
     ("name", "arch"),
-    [("sampling/next_token", "sm_87"), ("attention/attention_merge", "sm_89"), ("gemm/gemm_sum", "sm_86")],
+    [
+        ("sampling/next_token", "sm_87"),
+        *(
+            pytest.param(name, arch, marks=pytest.mark.slow)  # 1.5 s each
+            for name, arch in (("attention/attention_merge", "sm_89"), ("gemm/gemm_sum", "sm_86"))
+        ),
+    ],
 )
 def test_shared_ptx_gives_the_code_of_nvrtc_itself(name: str, arch: str, tmp_path: Path) -> None:
     source = ROOT / f"src/gpu/{name}.cpp"
@@ -138,7 +144,9 @@ def test_shared_ptx_gives_the_code_of_nvrtc_itself(name: str, arch: str, tmp_pat
     assert found[0] == found[1] != []
 
 
-@pytest.mark.parametrize("arch", ["sm_87", "sm_120a", "sm_121a"])
+@pytest.mark.parametrize(
+    "arch", ["sm_87", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("sm_120a", "sm_121a"))]  # 1.5 s each
+)
 def test_shared_ptx_gives_the_code_of_nvcc_itself(arch: str, tmp_path: Path) -> None:
     if not NVCC.exists():
         pytest.skip("no nvcc: run ci/build_packs.py sm_86 once")

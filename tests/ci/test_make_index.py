@@ -264,7 +264,7 @@ def test_pip_from_a_folder(index: Path, tmp_path: Path) -> None:
     assert pip_install(index.as_uri(), tmp_path) == EXPECTED
 
 
-@pytest.mark.parametrize("tool", ["pip", "uv"])
+@pytest.mark.parametrize("tool", [pytest.param("pip", marks=pytest.mark.slow), "uv"])  # 2 s
 def test_the_name_of_a_target_is_an_extra(index: Path, tmp_path: Path, tool: str) -> None:
     if tool == "pip" and tuple(map(int, version("pip").split(".")[:2])) < (23, 3):
         pytest.skip("pip older than 23.3 compares names of extras letter by letter")
@@ -274,7 +274,9 @@ def test_the_name_of_a_target_is_an_extra(index: Path, tmp_path: Path, tool: str
     assert sorted(found.name for found in tmp_path.glob("*.dist-info")) == [EXPECTED[0], EXPECTED[2]]
 
 
-@pytest.mark.parametrize("speaks_json", [False, True], ids=["html", "json"])
+@pytest.mark.parametrize(
+    "speaks_json", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["html", "json"]  # 2.5 s
+)
 def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     with install_test.served(index, speaks_json=speaks_json) as (url, seen):
         assert pip_install(url, tmp_path) == EXPECTED

@@ -180,6 +180,7 @@ def test_the_user_preset_of_the_page(tree: Path, tmp_path: Path) -> None:
     assert choice.reason == "pack gfx1151_laptop is made for gfx1151; preferred over gfx1151"
 
 
+@pytest.mark.slow  # 4 s; every day, test_adding_a_target.py adds a folder and the test above builds a variant
 def test_the_variant_folder_of_the_page(tree: Path, tmp_path: Path) -> None:
     (example,) = re.findall(r"target.toml`:\n\n((?:    .+\n|\n(?=    ))+)", PAGE)
     (name,) = re.findall(r"`targets/(\w+)/target.toml`:", PAGE)
