@@ -324,7 +324,7 @@ def test_info_and_plan(llm: LLM) -> None:
 INTERRUPTED = """
 import os, signal, threading
 from lucebox import LLM, Sampling
-llm = LLM("tiny-hybrid", isa="scalar", threads=1, draft="none")
+llm = LLM("tiny-hybrid", isa="scalar", threads=1, draft="none", prefill_chunk=64)
 want = llm.generate("x = 1", Sampling(max_tokens=3)).ids
 computed = []
 def take(done, total):

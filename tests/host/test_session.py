@@ -176,7 +176,7 @@ def run_everything(engine: _engine.Engine) -> list[np.ndarray]:
 def test_two_runs_and_two_threads_give_the_same_bits(folder: Path, name: str, isa: str, activations: str) -> None:
     path = folder / f"{name}.gguf"
     first = run_everything(open_engine(path, isa=isa, activations=activations))
-    for threads in (1, 2, 3):
+    for threads in (1, 3):
         again = run_everything(open_engine(path, isa=isa, activations=activations, threads=threads))
         for a, b in zip(first, again, strict=True):
             assert np.array_equal(a, b), threads

@@ -91,7 +91,7 @@ def test_company_changes_no_bit(folder: Path, name: str, seed: int) -> None:
             one.alone()
     sessions = [_engine.Session(engine) for _ in range(SEQUENCES)]
     rng = np.random.default_rng(seed)
-    for _ in range(10):
+    for _ in range(4):
         mixed = [Sequence(engine, number, session) for number, session in enumerate(sessions)]
         while open_ones := [one for one in mixed if not one.is_done]:
             chosen = rng.permutation(np.array(open_ones, object))[: rng.integers(1, len(open_ones) + 1)].tolist()

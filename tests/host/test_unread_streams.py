@@ -90,7 +90,7 @@ with LLM("tiny-hybrid", context=8192, threads=1, draft="none", sessions=2) as ll
     ends = []
     def other():
         try:
-            ends.append(llm.generate("import os", max_tokens=1500, ignore_eos=True).finish_reason)
+            ends.append(llm.generate("import os", max_tokens=500, ignore_eos=True).finish_reason)
         except CancelledError:
             ends.append("cancelled")
     thread = threading.Thread(target=other)

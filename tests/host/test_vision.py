@@ -141,7 +141,7 @@ def test_a_checkpoint_has_its_tower(engine: _engine.Engine, folder: Path, checkp
 
 
 @pytest.mark.parametrize("prompt", IMAGES)
-@pytest.mark.parametrize("chunk", [7, 64])
+@pytest.mark.parametrize("chunk", [7, pytest.param(64, marks=pytest.mark.slow)])  # 1 s
 def test_positions_are_those_of_transformers(folder: Path, golden: Golden, prompt: str, chunk: int) -> None:
     """Logits of the fp64 reference at the positions that transformers gave."""
     engine = open_vision(tiny_vl.MODEL, tiny_vl.MMPROJ, prefill_chunk=chunk)
