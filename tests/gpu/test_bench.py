@@ -161,7 +161,7 @@ def test_a_sheet_becomes_rows(
     manifest = Manifest.parse((pack_folder / "manifest.json").read_text(encoding="utf-8"), "manifest.json")
     right = KernelResult("rope_kernel", n_cases=1, limit=1.0, problem=None)
     with lucebox.LLM(synthetic, device=on_pack, context=64, sessions=2, draft="none") as llm:
-        report = measure(llm, prefill=(5,), decode=(2,), parallel=(2,), depth=3, runs=3)
+        report = measure(llm, prefill=(5,), decode=(2,), parallel=(2,), depth=3, runs=1)
         made, of_wrong = (
             sheet(llm, manifest, report, selftest.Report(on_pack, "pack", 1, (tested,), ()))
             for tested in (right, replace(right, problem="wrong"))

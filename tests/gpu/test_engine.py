@@ -155,7 +155,9 @@ def as_bf16(tensor: Packed) -> Packed:
     return Packed("BF16", halves.view(np.uint8).reshape(len(tensor.rows), -1))
 
 
-@pytest.mark.parametrize("kind", ["fp8", "modelopt", "compressed-tensors", "mixed"])
+@pytest.mark.parametrize(
+    "kind", ["fp8", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modelopt", "compressed-tensors")), "mixed"]
+)  # 4 s each; "mixed" has NVFP4, and test_expanded_weights.py reads both layouts
 def test_checkpoints_of_few_bits_stay_packed(pack: _engine.gpu.Pack, tmp_path: Path, kind: str) -> None:
     """Prompts, few rows and single tokens have the CPU's logits; the device holds the codes and scales of the file."""
     gguf = write_model(tmp_path / "m.gguf", replace(SHAPES["qwen3"], vocab=512))
