@@ -102,7 +102,7 @@ def test_suggested_trees_change_no_token(
     """Accepted paths of any shape move keys, values and recurrent states on every rank."""
     engine = opened(packs, folder, "suffix", n_ranks)
     prompt, rng = random_ids(53, VOCAB, seed).tolist(), np.random.default_rng(seed)
-    future = RankWriter(engine, prompt, False, **SAMPLINGS["penalised"]).write(14)
+    future = RankWriter(engine, prompt, False, **SAMPLINGS["penalised"]).write(9)
     one = RankWriter(engine, prompt, False, **SAMPLINGS["penalised"])
     if masked:  # the host walks: every token is allowed, under a mask
         one.sampler.set_mask(np.frombuffer(b"\xff" * 8 + b"\x3f\x00\x00\x00", np.uint32).copy())
@@ -123,13 +123,13 @@ def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path
     engine = opened(packs, folder, draft, draft_budget=5)
     rng = np.random.default_rng(seed)
     prompts = [np.resize(random_ids(5, VOCAB, seed + i), 12 + i).tolist() for i in range(3)]
-    futures = [RankWriter(engine, ids, False, **SAMPLINGS["penalised"]).write(7) for ids in prompts]
+    futures = [RankWriter(engine, ids, False, **SAMPLINGS["penalised"]).write(5) for ids in prompts]
     writers = [RankWriter(engine, ids, True, **SAMPLINGS["penalised"]) for ids in prompts]
     for one in writers:
         one.session.sync(one.array)
         one.ids.append(one.session.sample(one.sampler))
     sessions = [one.session for one in writers]
-    for i in range(1, 7):
+    for i in range(1, 5):
         for one, future in zip(writers[:2], futures, strict=False):
             tokens, parents = random_tree(rng, future[i:], 4)
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
