@@ -172,7 +172,7 @@ def test_checkpoints_of_few_bits_stay_packed(pack: _engine.gpu.Pack, tmp_path: P
     assert largest_difference(got, on_cpu(path, 54)) < limit
 
 
-@pytest.mark.parametrize("kind", ["modelopt", "mixed"])
+@pytest.mark.parametrize("kind", [pytest.param("modelopt", marks=pytest.mark.slow), "mixed"])  # 3 s
 def test_prompts_in_fp4_on_request(pack: _engine.gpu.Pack, pack_folder: Path, tmp_path: Path, kind: str) -> None:
     """Only prompts of NVFP4 weights change, by no more than 4 bits of activations do."""
     gguf = write_model(tmp_path / "m.gguf", replace(SHAPES["qwen3"], vocab=512))
@@ -296,7 +296,7 @@ def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family:
     rng = np.random.default_rng(seed)
     engine = open_engine(written(replace(SHAPES[family], dtype="Q4_K")), pack=pack, activations="int8")
     again, anew = _engine.Session(engine), _engine.Session(engine)
-    for i in range(8):
+    for i in range(6):
         rows = (5, 11, 5, 2)[i % 4]
         ids = random_ids(rows, SHAPES[family].vocab, seed=seed + i)
         parents = [-1] + [int(rng.integers(-1, i)) for i in range(1, rows)] if i % 3 else []
