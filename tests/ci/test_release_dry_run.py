@@ -45,7 +45,7 @@ def test_a_command_that_fails_is_named_and_logged(tmp_path: Path) -> None:
     assert "said\n" in log.file.read_text() and "first\nthe last line\n" in log.file.read_text()
 
 
-@pytest.fixture(params=["pip", "uv"])
+@pytest.fixture(params=[pytest.param("pip", marks=pytest.mark.slow), "uv"])  # 9 s
 def user(request: pytest.FixtureRequest, tmp_path: Path) -> User:
     made = User(request.param, tmp_path / "user", Path(sys.executable), Log(tmp_path / LOG))
     made.make()
