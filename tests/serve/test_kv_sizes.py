@@ -36,7 +36,16 @@ def status_after_a_request(kv: str) -> tuple[dict[str, Any], int]:
             app.state.server.close()
 
 
-@pytest.mark.parametrize("kv", [*_engine.kv_types(), "q8_0/wht4"])
+EVERYDAY = {"f16", "tq3_0", "q8_0/wht4"}
+
+
+@pytest.mark.parametrize(
+    "kv",
+    [
+        pytest.param(kv, marks=[] if kv in EVERYDAY else pytest.mark.slow)  # 0.4 s each
+        for kv in (*_engine.kv_types(), "q8_0/wht4")
+    ],
+)
 def test_status(kv: str) -> None:
     status, heads = status_after_a_request(kv)
     k, v = kv.split("/") if "/" in kv else (kv, kv)
