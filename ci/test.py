@@ -58,8 +58,8 @@ EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
     "packs": packs,
-    # Large grids of types, sizes and instruction sets: each value, and a few of the other combinations. The stage is the
-    # last one, so that its summary, with its time, ends the output.
+    # Large grids of types, sizes and instruction sets: each value, and one in 24 of the other combinations. The stage
+    # is the last one, so that its summary, with its time, ends the output.
     "tests": pytest("-m", "not slow", "--grids", "24"),
 }
 MORE: dict[str, Callable[[], None]] = {

@@ -44,8 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Gives each process of a parallel run (pytest -n) one core. By default an engine has a thread per core, and threads
-    spin between the ops of a step: on small models, two threads take three times the CPU time of one."""
+    """Gives each process of a parallel run (pytest -n) one core. By default an engine has a thread per core, and its
+    threads spin between the ops of a step: on a small model, two take three times the CPU time of one."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))

@@ -110,7 +110,10 @@ BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "arguments": ("/v1/chat/completions", lambda: arguments(b'{"a":[' + b"1," * 10_000_000 + b"1]}")),
     "a schema as text": ("/v1/completions", lambda: guided("json", b"{" + b"\\n" * 10_000_000 + b"}")),
     "lines of GBNF": ("/v1/completions", lambda: guided("grammar", b"root ::= " + b"\\n" * 16_000 + b"(")),
-    "text to tokenize": ("/v1/tokenize", lambda: b'{"with_pieces":true,"content":"' + b"<|im_end|>" * 2_000_000 + b'"}'),
+    "text to tokenize": (
+        "/v1/tokenize",
+        lambda: b'{"with_pieces":true,"content":"' + b"<|im_end|>" * 2_000_000 + b'"}',
+    ),
     "control tokens": ("/v1/completions", lambda: b'{"prompt":"' + b"<|im_end|>" * 1_200_000 + b'"}'),
     "control tokens in a chat": (
         "/v1/messages",

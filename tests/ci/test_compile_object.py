@@ -145,7 +145,8 @@ def test_shared_ptx_gives_the_code_of_nvrtc_itself(name: str, arch: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "arch", ["sm_87", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("sm_120a", "sm_121a"))]  # 1.5 s each
+    "arch",
+    ["sm_87", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("sm_120a", "sm_121a"))],  # 1.5 s each
 )
 def test_shared_ptx_gives_the_code_of_nvcc_itself(arch: str, tmp_path: Path) -> None:
     if not NVCC.exists():

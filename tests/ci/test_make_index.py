@@ -275,7 +275,9 @@ def test_the_name_of_a_target_is_an_extra(index: Path, tmp_path: Path, tool: str
 
 
 @pytest.mark.parametrize(
-    "speaks_json", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["html", "json"]  # 2.5 s
+    "speaks_json",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["html", "json"],  # 2.5 s
 )
 def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     with install_test.served(index, speaks_json=speaks_json) as (url, seen):

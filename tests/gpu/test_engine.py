@@ -156,7 +156,8 @@ def as_bf16(tensor: Packed) -> Packed:
 
 
 @pytest.mark.parametrize(
-    "kind", ["fp8", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modelopt", "compressed-tensors")), "mixed"]
+    "kind",
+    ["fp8", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modelopt", "compressed-tensors")), "mixed"],
 )  # 4 s each; "mixed" has NVFP4, and test_expanded_weights.py reads both layouts
 def test_checkpoints_of_few_bits_stay_packed(pack: _engine.gpu.Pack, tmp_path: Path, kind: str) -> None:
     """Prompts, few rows and single tokens have the CPU's logits; the device holds the codes and scales of the file."""

@@ -74,7 +74,9 @@ def test_every_command_names_the_gpu_that_it_does_not_use(drivers: Path, tmp_pat
 
 def test_a_pack_of_another_version_is_named(drivers: Path, tmp_path: Path) -> None:  # noqa: F811
     pack_data.install(tmp_path, "sm_75", content=pack_data.manifest("sm_75", version="0.0.9"))
-    ((code, notes),) = with_gpu(drivers, tmp_path, "7.5", ["run", "tiny-hybrid", "once", "-n", "2", "-c", "64", "--threads", "1"])
+    ((code, notes),) = with_gpu(
+        drivers, tmp_path, "7.5", ["run", "tiny-hybrid", "once", "-n", "2", "-c", "64", "--threads", "1"]
+    )
     assert (code, notes[0]) == (0, f"note: {OTHER_VERSION}")
 
 
