@@ -235,13 +235,12 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
                    .counts = op.slots.counts,
                    .expert_bytes = result.slots.fill_params.pieces.bytes};
   }
-  result.down =
-      checked({.kernel = kernel_of(op.down, op, what).down,
-               .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32 * kExpertDownOuts)),
-                        uint32_t(std::min(op.rows, kMaxGridY)), 1},
-               .block = {kExpertDownThreads, 1, 1},
-               .overlap_previous = true},
-              target, what);
+  result.down = checked({.kernel = kernel_of(op.down, op, what).down,
+                         .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32 * kExpertDownOuts)),
+                                  uint32_t(std::min(op.rows, kMaxGridY)), 1},
+                         .block = {kExpertDownThreads, 1, 1},
+                         .overlap_previous = true},
+                        target, what);
   return result;
 }
 

@@ -32,8 +32,8 @@ LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {
 // next_out: from the first output to the second. Returns in lane l of n_lanes the sum of choice l / (n_lanes /
 // kDownSums), all choices of the first output before those of the second.
 template <class Format>
-LB_DEVICE float down_sums(const ExpertDown& p, int n_lanes, int row, int choice,
-                          const int (&matrix_rows)[kDownChoices], int next_out) {
+LB_DEVICE float down_sums(const ExpertDown& p, int n_lanes, int row, int choice, const int (&matrix_rows)[kDownChoices],
+                          int next_out) {
   float sums[kDownSums] = {};
   for (int first = 0; first < p.gemv.row_pieces; first += n_lanes) {
     const int own = first + lane() % n_lanes, piece = min(own, p.gemv.row_pieces - 1);

@@ -4,7 +4,8 @@
 //   3. a kernel for the type (and for x in NVFP4, on request), with the fewest passes over the weights and then the
 //   fewest spare rows;
 //   4. at least 12 rows of a type without a kernel for them: weights expanded to 16 bits, then rule 2 or 3.
-// If no rule applies, or all matrices are small ones of F32 and the rows few, the GEMV multiplies row by row (has_gemm).
+// If no rule applies, or all matrices are small ones of F32 and the rows few, the GEMV multiplies row by row
+// (has_gemm).
 #include "gpu/gemm/choose.h"
 
 #include <algorithm>
