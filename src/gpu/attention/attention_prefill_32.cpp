@@ -1,7 +1,7 @@
 // Attention of more than 64 rows over F16 or BF16 pages, 32 queries per warp: half as many shared-memory reads per
 // product as attention_prefill_16. The state would not fit the registers for head_dim 256, nor on AMD, where a lane
 // holds eight rows of an accumulator fragment.
-// Needs: nvidia
+// Needs: nvidia, no wgmma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

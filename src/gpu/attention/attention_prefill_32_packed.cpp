@@ -1,5 +1,5 @@
 // Attention of more than 64 rows over pages of any two types except F32, 32 queries per warp.
-// Needs: nvidia
+// Needs: nvidia, no wgmma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

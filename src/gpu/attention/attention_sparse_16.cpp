@@ -1,6 +1,6 @@
 // Attention of a long chain to selected key blocks, over F16 pages, 16 queries per warp. If all blocks are selected,
 // the bits equal attention_prefill_16 with one split.
-// Needs: nvidia
+// Needs: nvidia, no wgmma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

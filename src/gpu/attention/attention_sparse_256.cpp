@@ -1,5 +1,5 @@
 // attention_sparse_16 for head_dim 256. A separate file, because it would spill on sm_75.
-// Needs: nvidia, 80 KiB of shared memory
+// Needs: nvidia, no wgmma, 80 KiB of shared memory
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

@@ -1,5 +1,5 @@
 // attention_sparse_16 with 32 queries per warp, like attention_prefill_32.
-// Needs: nvidia
+// Needs: nvidia, no wgmma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

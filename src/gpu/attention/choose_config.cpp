@@ -177,12 +177,12 @@ AttentionConfig sparse_config(const Attention& op, const Target& target) {
   const int dim = cache.head_dim;
   const char *const sm90 = tile_kernel(kSparseSm90, cache), *const wide = tile_kernel(kSparse32, cache);
   const char* const narrow = tile_kernel(kSparse16, cache);
+  if (sm90 != nullptr && target.has(sm90))
+    return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
   LB_CHECK(
       narrow != nullptr && (dim <= 128 || target.has(narrow)), kUnsupported, to_string(op), ": on ", target.name,
       ", selected blocks take an f16 cache of heads of 64 or 128, on most NVIDIA targets also of 256. Use kv = f16, ",
       "or all blocks");
-  if (sm90 != nullptr && target.has(sm90))
-    return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
   const int n_tiles = wide != nullptr && target.has(wide) ? 2 : 1;
   const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
                             [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });

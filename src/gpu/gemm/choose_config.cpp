@@ -31,7 +31,7 @@ constexpr int kTileOuts = 128;
 constexpr GemmKernel kKernels[] = {
 #define X(kernel, Type, kXBits, kTileRows, kMinBlocks) \
   {DType::k##Type, XForm::kBytes, kXBits, kTileRows, kTileOuts, #kernel},
-    LB_GEMM_Q8_0(X) LB_GEMM_Q8_0_64(X) LB_GEMM_Q4_0(X) LB_GEMM_Q4_K(X) LB_GEMM_Q6_K(X)
+    LB_GEMM_Q8_0(X) LB_GEMM_Q8_0_64(X) LB_GEMM_Q4_0(X) LB_GEMM_Q4_K(X) LB_GEMM_Q6_K(X) LB_GEMM_K_SMALL(X)
 #undef X
 #define X(kernel, Type, kTileRows) {DType::k##Type, XForm::kHalves, 0, kTileRows, kTileOuts, #kernel},
     LB_GEMM_PLAIN(X)
@@ -102,7 +102,7 @@ std::optional<GemmKernel> kernel_of(const Linear& op, const Target& target) {
     if (kernel.type != op.type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
     if (is_wide(kernel) && op.rows <= kMaxSpeculationRows) continue;
     if ((kernel.form == XForm::kFp4) != multiplies_fp4(op)) continue;
-    if ((kernel.form == XForm::kFp8 || kernel.form == XForm::kFp4) && !target.has(kernel.name)) continue;
+    if (!target.has(kernel.name)) continue;
     if (!best || passes(kernel) < passes(*best) ||
         (passes(kernel) == passes(*best) && kernel.tile_rows < best->tile_rows))
       best = kernel;

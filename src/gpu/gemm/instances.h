@@ -37,24 +37,27 @@
   X(gemm_q4_0_int16_32_kernel, Q4_0, 16, 32, 1)
 
 #define LB_GEMM_Q4_K(X) \
-  X(gemm_q4_k_int8_8_kernel,   Q4_K, 8,  8,  2) \
-  X(gemm_q4_k_int8_16_kernel,  Q4_K, 8,  16, 2) \
-  X(gemm_q4_k_int8_24_kernel,  Q4_K, 8,  24, 2) \
-  X(gemm_q4_k_int8_32_kernel,  Q4_K, 8,  32, 2) \
-  X(gemm_q4_k_int8_48_kernel,  Q4_K, 8,  48, 1) \
   X(gemm_q4_k_int8_64_kernel,  Q4_K, 8,  64, 1) \
   X(gemm_q4_k_int16_16_kernel, Q4_K, 16, 16, 2) \
   X(gemm_q4_k_int16_32_kernel, Q4_K, 16, 32, 1)
 
 #define LB_GEMM_Q6_K(X) \
-  X(gemm_q6_k_int8_8_kernel,   Q6_K, 8,  8,  2) \
-  X(gemm_q6_k_int8_16_kernel,  Q6_K, 8,  16, 2) \
-  X(gemm_q6_k_int8_24_kernel,  Q6_K, 8,  24, 2) \
-  X(gemm_q6_k_int8_32_kernel,  Q6_K, 8,  32, 2) \
   X(gemm_q6_k_int8_48_kernel,  Q6_K, 8,  48, 1) \
   X(gemm_q6_k_int8_64_kernel,  Q6_K, 8,  64, 1) \
   X(gemm_q6_k_int16_16_kernel, Q6_K, 16, 16, 2) \
   X(gemm_q6_k_int16_32_kernel, Q6_K, 16, 32, 1)
+
+// Smaller tiles of K-quants, where skinny GEMM does not multiply them
+#define LB_GEMM_K_SMALL(X) \
+  X(gemm_q4_k_int8_8_kernel,   Q4_K, 8,  8,  2) \
+  X(gemm_q4_k_int8_16_kernel,  Q4_K, 8,  16, 2) \
+  X(gemm_q4_k_int8_24_kernel,  Q4_K, 8,  24, 2) \
+  X(gemm_q4_k_int8_32_kernel,  Q4_K, 8,  32, 2) \
+  X(gemm_q4_k_int8_48_kernel,  Q4_K, 8,  48, 1) \
+  X(gemm_q6_k_int8_8_kernel,   Q6_K, 8,  8,  2) \
+  X(gemm_q6_k_int8_16_kernel,  Q6_K, 8,  16, 2) \
+  X(gemm_q6_k_int8_24_kernel,  Q6_K, 8,  24, 2) \
+  X(gemm_q6_k_int8_32_kernel,  Q6_K, 8,  32, 2)
 
 // x and weights are 16-bit numbers: X(kernel, Type, kTileRows)
 #define LB_GEMM_PLAIN(X) \
