@@ -107,12 +107,14 @@ def address_sanitizer_runs() -> bool:
     return hasattr(ctypes.CDLL(None), "__asan_init")
 
 
-def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
-    """Build a library of every kernel of a folder and the simulator."""
-    sources = sorted([*(ROOT / folder).glob("*.cpp"), *(ROOT / "src/sim").glob("*.cpp")])
+def build(
+    sanitize: bool, folder: str = "tests/sim_kernels", *, files: str = "*.cpp", quads: bool = False
+) -> Path:
+    """Build a library of kernels of a folder and the simulator. quads: with the layouts of sm_70."""
+    sources = sorted([*(ROOT / folder).glob(files), *(ROOT / "src/sim").glob("*.cpp")])
     includes = [f"-I{ROOT / folder}" for folder in (folder, "src/sim", "src/cpp", "src")]
-    flags = (*FLAGS, *(SANITIZE if sanitize else ("-O1",)))
-    name = f"{Path(folder).name}{'-sanitized' if sanitize else ''}"
+    flags = [*FLAGS, *(SANITIZE if sanitize else ("-O1",)), *(("-DLUCEBOX_QUADS",) if quads else ())]
+    name = f"{Path(folder).name}{'-quads' if quads else ''}{'-sanitized' if sanitize else ''}"
 
     def compile_together(out: Path) -> None:
         """As one translation unit, because each file alone spends 1.5 s on headers. A file that defines the number of
@@ -129,3 +131,9 @@ def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
 def pack() -> SimPack:
     """The pack of tests/sim_kernels, sanitized when the test process has the sanitizer (ci/sanitize.py)."""
     return SimPack(build(address_sanitizer_runs()))
+
+
+@functools.cache
+def quads_pack() -> SimPack:
+    """The products of tests/sim_kernels with the layouts of sm_70."""
+    return SimPack(build(address_sanitizer_runs(), files="products.cpp", quads=True))

@@ -1,4 +1,4 @@
-// The kernel dialect for NVIDIA, sm_75 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
+// The kernel dialect for NVIDIA, sm_70 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
 #pragma once
 
 // Number of helper threads, such as producer warps that fill a ring: the last threads of a block. n_threads() does not
@@ -26,8 +26,12 @@
 #include "numbers.h"
 #include "memory.h"
 #include "sync.h"
+#if __CUDA_ARCH__ >= 750
 #include "matrix.h"
 #include "matrix_chain.h"
 #include "byte_matrix.h"
+#else
+#include "quads.h"
+#endif
 #include "gpu/reductions.h"
 // clang-format on

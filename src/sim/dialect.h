@@ -34,7 +34,11 @@
 #include "shared_pointer.h"
 #include "memory.h"
 #include "sync.h"
+#ifdef LUCEBOX_QUADS
+#include "quads.h"
+#else
 #include "matrix.h"
 #include "matrix_chain.h"
 #include "byte_matrix.h"
+#endif
 // clang-format on

@@ -59,6 +59,14 @@ inline int dot4_unsigned(uint32_t a, int b, int c) {
   return int(sum);
 }
 
+// Selects four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`.
+inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  const uint64_t bytes = uint64_t(b) << 32 | a;
+  uint32_t y = 0;
+  for (int i = 0; i < 4; ++i) y |= uint32_t(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return y;
+}
+
 // Results follow the order of NVIDIA's lookup8.
 inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   u32x2 y = {};

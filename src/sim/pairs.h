@@ -4,14 +4,6 @@
 
 namespace lb::gpu {
 
-// Selects four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`.
-inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
-  const uint64_t bytes = uint64_t(b) << 32 | a;
-  uint32_t y = 0;
-  for (int i = 0; i < 4; ++i) y |= uint32_t(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
-  return y;
-}
-
 struct PairsA {
   uint32_t r[4];
 };

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sim_pack import Shape, SimPack, pack
+from sim_pack import Shape, SimPack, pack, quads_pack
 from tolerances import check
 
 SEEDS = (0, 1, 2)
@@ -13,6 +13,12 @@ SEEDS = (0, 1, 2)
 @pytest.fixture
 def sim() -> SimPack:
     return pack()
+
+
+@pytest.fixture(params=("sm_80", "sm_70"))
+def products(request: pytest.FixtureRequest) -> SimPack:
+    """Kernels of matrix products, with the layouts of these chips."""
+    return pack() if request.param == "sm_80" else quads_pack()
 
 
 def row(threads: int, blocks: int = 1, shared_bytes: int = 0, seed: int = 0) -> Shape:
@@ -178,51 +184,75 @@ def test_waiting_for_another_block(sim: SimPack) -> None:
 
 @pytest.mark.parametrize("depth", (16, 48))
 @pytest.mark.parametrize("kind", ("f16", "bf16"))
-def test_matrix_product(sim: SimPack, kind: str, depth: int) -> None:
+def test_matrix_product(products: SimPack, kind: str, depth: int) -> None:
     given = np.random.default_rng(depth).normal(size=(2, 16, depth)).astype(np.float16)
+    if kind == "bf16" and products is quads_pack():
+        return  # sm_70 multiplies f16 only
     if kind == "bf16":
         bits = (given.astype(np.float32).view(np.uint32) & 0xFFFF0000).astype(np.uint32)
         values, stored = bits.view(np.float32).astype(np.float64), (bits >> 16).astype(np.uint16)
     else:
         values, stored = given.astype(np.float64), given.view(np.uint16)
     out = np.zeros((16, 16), np.float32)
-    aligned = np.zeros(stored.size + 8, np.uint16)
-    start = -aligned.ctypes.data % 16 // 2
-    aligned[start : start + stored.size] = stored.ravel()
-    assert sim.run(f"matrix_{kind}_kernel", row(32), aligned[start:], out, n=depth) == ""
+    assert products.run(f"matrix_{kind}_kernel", row(32), aligned(stored), out, n=depth) == ""
     check("sim_sum", out, values[0] @ values[1].T, np.abs(values[0]) @ np.abs(values[1]).T)
 
 
-def test_a_chain_of_products(sim: SimPack) -> None:
-    """Integers, exact in f16; A and B are stored [n, k], M is stored [k, n] and loaded transposed."""
+def aligned(values: np.ndarray) -> np.ndarray:
+    """The bytes of values, from an address that is a multiple of 16 on."""
+    raw = np.zeros(values.nbytes + 16, np.uint8)
+    start = -raw.ctypes.data % 16
+    raw = raw[start : start + values.nbytes]
+    raw[:] = values.reshape(-1).view(np.uint8)
+    return raw
+
+
+def chain_operands() -> np.ndarray:
+    """Integers A, B and M, exact in f16. A and B are stored [n, k], M is stored [k, n] and loaded transposed."""
     given = np.random.default_rng(3).integers(-3, 4, (3, 16, 16))
     given[2] *= 25  # sums above 2048 need two f16 numbers
-    aligned = np.zeros(given.size + 8, np.uint16)
-    start = -aligned.ctypes.data % 16 // 2
-    aligned[start : start + given.size] = given.astype(np.float16).view(np.uint16).ravel()
-    out = np.full((17 + 32 + 16) * 16, np.nan, np.float32)
-    assert sim.run("chain_kernel", row(32), aligned[start:], out) == ""
+    return given
+
+
+def test_a_chain_of_products(products: SimPack) -> None:
+    given = chain_operands()
+    out = np.full(18 * 16, np.nan, np.float32)
+    assert products.run("chain_kernel", row(32), aligned(given.astype(np.float16)), out) == ""
     first = given[0] @ given[1].T
     assert np.array_equal(out[:256].reshape(16, 16), first @ given[2])
     assert np.array_equal(out[256:272], first.max(axis=1))
-    high, low = out[272:784].reshape(2, 256)
-    assert np.array_equal(high, out[:256].astype(np.float16)) and np.array_equal(high + low, out[:256])
+    assert np.array_equal(out[272:], first.sum(axis=1))
+
+
+def test_sums_are_operands(sim: SimPack) -> None:
+    given = chain_operands()
+    out = np.full(3 * 256, np.nan, np.float32)
+    assert sim.run("sums_as_operands_kernel", row(32), aligned(given.astype(np.float16)), out) == ""
+    product, high, low = out.reshape(3, 16, 16)
+    assert np.array_equal(product[:8], (given[0] @ given[1].T @ given[2])[:8]) and not product[8:].any()
+    assert np.array_equal(high, product.astype(np.float16)) and np.array_equal(high + low, product)
     assert low.any()
-    of_eight = out[784:].reshape(16, 16)
-    assert np.array_equal(of_eight[:8], (first @ given[2])[:8]) and not of_eight[8:].any()
 
 
-def test_products_of_bytes_are_exact(sim: SimPack) -> None:
+def test_products_of_bytes_are_exact(products: SimPack) -> None:
     given = np.random.default_rng(0).integers(-128, 128, (24, 64), np.int8)
     given[0], given[16] = -128, -128
-    aligned = np.zeros(given.size + 16, np.int8)
-    start = -aligned.ctypes.data % 16
-    aligned[start : start + given.size] = given.ravel()
     out = np.zeros((2, 16, 8), np.int32)
-    assert sim.run("matrix_bytes_kernel", row(32), aligned[start:], out, n=7) == ""
+    assert products.run("matrix_bytes_kernel", row(32), aligned(given), out, n=7) == ""
     a, b = given[:16].astype(int), given[16:].astype(int)
     assert np.array_equal(out[0], a @ b.T + 7)
     assert np.array_equal(out[1], a[:, :16] @ b[:, :16].T + 7)
+
+
+def test_bytes_become_fragments(products: SimPack) -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-128, 128, (16, 16)), rng.integers(-8, 9, (16, 16))
+    fields = np.stack([rng.choice([0.25, 0.5, 2], 16), rng.integers(-3, 4, 16)], 1)
+    parts = (a.astype(np.int8), fields.astype(np.float32), b.astype(np.float16))
+    given = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
+    out = np.full((16, 16), np.nan, np.float32)
+    assert products.run("expand_kernel", row(32), aligned(given), out) == ""
+    assert np.array_equal(out, (a * fields[:, :1] - fields[:, 1:]) @ b.T)
 
 
 def test_a_collective_orders_its_warp(sim: SimPack) -> None:

@@ -1,4 +1,4 @@
-// Correct kernels, one per group of dialect words: indices, shuffles, reductions, memory, atomics, barriers, products.
+// Correct kernels, one per group of dialect words: indices, shuffles, reductions, memory, atomics, barriers.
 #include "io.h"
 
 #include "cluster.h"
@@ -180,37 +180,10 @@ LB_KERNEL(turns_kernel, Io, 64, 1) {
   dependents_may_launch();
 }
 
-// C [16, 16] = A [16, n] B [16, n]^T; A goes through shared memory with padded rows, B is loaded from global memory.
-template <class T>
-LB_DEVICE void matrix(const Io& p) {
-  LB_SHARED(T, tile, 16 * 24);
-  const T* a = static_cast<const T*>(p.in);
-  const T* b = a + 16 * p.n;
-  FragmentA<T> fa;
-  FragmentB<T> fb;
-  FragmentC fc;
-  fill(fc, 0);
-  for (int k = 0; k < p.n; k += 16) {
-    warp_barrier();
-    store(&tile[lane() / 2 * 24 + lane() % 2 * 8], load_stream<u32x4>(a + lane() / 2 * p.n + k + lane() % 2 * 8));
-    warp_barrier();
-    load(fa, tile + 0, 24);
-    load(fb, b + k, p.n);
-    multiply(fc, fa, fb);
-  }
-  float* out = static_cast<float*>(p.out);
-  for_each(fc, [&](int row, int col, float& v) { out[16 * row + col] += v; });
-}
-LB_KERNEL(matrix_f16_kernel, Io, 32, 1) { matrix<f16>(p); }
-LB_KERNEL(matrix_bf16_kernel, Io, 32, 1) {
-  if constexpr (kHasBf16Matrix) matrix<bf16>(p);
-}
-
-// in: f16 A, B and M [16, 16], M stored [k, n]. out: float, C = f16(A B^T) M [16, 16], the maximum of each row of A B^T
-// [16], C split into high and low [2, 16, 16], and C of the first eight rows of A with zeros for the others [16, 16]
-LB_KERNEL(chain_kernel, Io, 32, 1) {
+// in: f16 A, B and M [16, 16], M stored [k, n]. out: float, C = f16(A B^T) M of the first eight rows of A, with zeros
+// for the others [16, 16], and C split into high and low [2, 16, 16]
+LB_KERNEL(sums_as_operands_kernel, Io, 32, 1) {
   LB_SHARED(f16, tiles, 3 * 16 * 24);
-  LB_SHARED(f16, scratch, 16 * 24);
   for (int i = lane(); i < 3 * 16 * 2; i += 32)
     store(&tiles[i / 2 * 24 + i % 2 * 8], load_stream<u32x4>(static_cast<const f16*>(p.in) + i * 8));
   warp_barrier();
@@ -226,51 +199,12 @@ LB_KERNEL(chain_kernel, Io, 32, 1) {
   sum_as_operand(a, first);
   load_shared_transposed(b, tiles + 2 * 16 * 24, 24);
   multiply(second, a, b);
-  for_each(second, [&](int row, int col, float& v) { out[784 + 16 * row + col] = v; });
-  fill(first, 0);
-  fill(second, 0);
-  load_shared(a, tiles + 0, 24);
-  load_shared(b, tiles + 16 * 24, 24);
-  multiply(first, a, b);
-  float top[kLaneRows];
-  for (float& value : top) value = -1e30f;
-  for_each_row(first, [&](int i, int, float& value) { top[i] = max(top[i], value); });
-  for (int i = 0; i < kLaneRows; ++i) out[256 + lane_row(i)] = row_max(top[i]);
-  to_operand(a, first, static_cast<f16*>(scratch));
-  load_shared_transposed(b, tiles + 2 * 16 * 24, 24);
-  multiply(second, a, b);
   for_each(second, [&](int row, int col, float& v) { out[16 * row + col] = v; });
   f16* parts = tiles;
   warp_barrier();
   store_parts(second, parts, parts + 16 * 24, 24);
   warp_barrier();
-  for (int i = lane(); i < 2 * 256; i += 32) out[272 + i] = to_f32(load<f16>(parts + i / 16 * 24 + i % 16));
-}
-
-// in: int8 A [16, 64] and B [8, 64]; out: int [2, 16, 8], the products of all bytes and of the first 16, both plus n
-LB_KERNEL(matrix_bytes_kernel, Io, 32, 1) {
-  LB_SHARED(u32x4, rows, 24 * 5);
-  const u32x4* in = static_cast<const u32x4*>(p.in);
-  for (int i = lane(); i < 24 * 4; i += 32) rows[i / 4 * 5 + i % 4] = in[i];
-  warp_barrier();
-  ByteHalf a[4], again;
-  BytesB b[2];
-  const char* from = reinterpret_cast<const char*>(&rows[0]);
-  for (int i = 0; i < 2; ++i) {
-    ByteHalf two[2];
-    load(two, from + 32 * i, 80);
-    a[2 * i] = two[0];
-    a[2 * i + 1] = two[1];
-  }
-  load(again, from, 80);
-  load(b, from + 16 * 80, 80);
-  const ByteSums first = multiply(a[0], a[1], b[0], p.n), second = multiply(a[2], a[3], b[1], 0);
-  const ByteSums half = multiply_half(again, b[0], 0, p.n);
-  int* out = static_cast<int*>(p.out);
-  for_each_sum([&](int row, int column, int, int, int i) {
-    out[row * 8 + column] = first.v[i] + second.v[i];
-    out[128 + row * 8 + column] = half.v[i];
-  });
+  for (int i = lane(); i < 2 * 256; i += 32) out[256 + i] = to_f32(load<f16>(parts + i / 16 * 24 + i % 16));
 }
 
 // Each warp reads only its own shared values; a vote orders its writes and reads.
