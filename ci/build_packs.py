@@ -72,7 +72,8 @@ def toolchain(chosen: list[str]) -> Path:
 
 def compilers(name: str) -> list[str]:
     """The wheels of a target's compilers. Not NVRTC: one environment cannot hold the versions of several targets."""
-    return generate_targets.COMPILER[targets.load(name).vendor]
+    target = targets.load(name)
+    return [] if target.vendor == "nvidia" and not target.has_nvcc else generate_targets.COMPILER[target.vendor]
 
 
 def nvrtc(name: str) -> list[str]:
@@ -99,16 +100,17 @@ def commit() -> str:
 
 
 def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) -> Built:
-    slug = targets.load(name).slug
+    target = targets.load(name)
     before = dict[str, int]()
-    for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
+    for old in PACKS.glob(f"lucebox_{target.slug}-*.whl"):
         before = code_bytes(manifest(old)) | {"wheel": old.stat().st_size}
         old.unlink()
     command = [python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", PACKS, ROOT / "targets" / name]
     command += [] if isolated else ["--no-build-isolation"]
     settings = [f"cmake.define.LUCEBOX_COMMIT={commit()}"]
-    if targets.load(name).nvrtc:
-        settings.append(f"{generate_targets.NVCC}=true" if nvcc else "cmake.define.LUCEBOX_NVCC=OFF")
+    if target.nvrtc:
+        if target.has_nvcc:
+            settings.append(f"{generate_targets.NVCC}=true" if nvcc else "cmake.define.LUCEBOX_NVCC=OFF")
         settings += [] if isolated else nvrtc(name)
     if not isolated:
         settings.append(f"cmake.define.LUCEBOX_OBJECTS={OBJECTS}")
@@ -131,7 +133,7 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) 
     seconds, cpu_seconds = round(time.perf_counter() - start, 1), round(cpu() - cpu_start, 1)
     if done.returncode:
         return Built(name, seconds, cpu_seconds, problem=done.stdout)
-    (wheel,) = PACKS.glob(f"lucebox_{slug}-*.whl")
+    (wheel,) = PACKS.glob(f"lucebox_{target.slug}-*.whl")
     content = manifest(wheel)
     code = code_bytes(content)
     size = wheel.stat().st_size

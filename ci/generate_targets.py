@@ -228,7 +228,7 @@ def pack_project(target: Target, version: str, urls: Mapping[str, str]) -> str:
         *tag,
         "wheel.packages = []",
         "wheel.reproducible = true",
-        *(with_nvcc() if target.nvrtc else ()),
+        *(with_nvcc() if target.nvrtc and target.has_nvcc else ()),
         "",
         "[tool.scikit-build.sdist.force-include]  # an sdist has all that a build reads",
         *(f'"../../{name}" = "source/{name}"' for name in PACK_SOURCES),
@@ -411,6 +411,12 @@ Which pack a chip gets: its own. Without that, and between NVIDIA desktop chips 
 the same major and the nearest lower minor compute capability, as the CUDA programming guide documents: `sm_80` serves
 8.6 and 8.9, `sm_86` serves 8.9. Code with the suffix runs on its own chip alone; Tegra (`sm_87`, `sm_110`) and AMD
 chips run nothing but their own.
+
+`sm_70` and `sm_75` multiply f16 and bytes, so bf16 weights and caches are converted to f16. Their packs have no skinny
+GEMM, no matrix units for heads of 512, and no rows of a tree computed as single steps (`--batch-invariant`). `sm_70` uses
+`mma.m8n8k4` for f16 and `dp4a` for bytes. All of its code is by NVRTC 12.4, because CUDA 13 does not compile for this
+chip, and drivers from r525 to the r580 branch load it. No V100 has run it: tests run its layouts of matrix products on
+the simulator.
 
 ## What a pack is compiled for
 

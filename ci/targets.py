@@ -43,7 +43,7 @@ VENDORS = {"nvidia": re.compile(r"sm_\d+a?"), "amd": re.compile(r"gfx\d+"), "sim
 PCI_VENDORS = {"10de:": "nvidia", "1002:": "amd"}
 # Matrix instruction -> the architectures whose compiler accepts it.
 MATRIX = {
-    "mma_f16": r"sm_75",
+    "mma_f16": r"sm_7[05]",
     "mma_bf16": r"sm_8\d|sm_12\da?",
     "wgmma": r"sm_90a",
     "tcgen05": r"sm_1[01]\da",
@@ -127,10 +127,10 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
-    """The NVRTC wheel on PyPI that compiles an NVIDIA target's code for drivers older than min_driver."""
+    """The NVRTC wheel on PyPI that compiles an NVIDIA target's code for drivers older than the target's min_driver."""
 
     version: str  # "12.4": any patch release
-    min_driver: str
+    min_driver: str  # the target's: NVRTC compiles all of its code
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,11 @@ class Target:
     def oldest_driver(self) -> str:
         """The oldest driver that can load one of the pack's generations."""
         return self.nvrtc.min_driver if self.nvrtc else self.min_driver
+
+    @property
+    def has_nvcc(self) -> bool:
+        """Whether nvcc compiles code for the target. CUDA 13 knows no chip before sm_75."""
+        return self.vendor == "nvidia" and (self.nvrtc is None or self.nvrtc.min_driver != self.min_driver)
 
     @property
     def facts(self) -> set[str]:
@@ -475,8 +480,8 @@ def _check_nvrtc(target: Target) -> str | None:
     if not re.fullmatch(r"12\.\d+", target.nvrtc.version):
         return f"nvrtc.version: expected a release of CUDA 12 such as '12.4', got {target.nvrtc.version!r}"
     minimum = target.nvrtc.min_driver
-    if not re.fullmatch(r"\d+", minimum) or release(minimum) >= release(target.min_driver):
-        return f"nvrtc.min_driver: expected a driver older than {target.min_driver}, got {minimum!r}"
+    if not re.fullmatch(r"\d+", minimum) or release(minimum) > release(target.min_driver):
+        return f"nvrtc.min_driver: expected {target.min_driver} or an older driver, got {minimum!r}"
     return None
 
 
@@ -537,7 +542,7 @@ def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
     for i, waiver in enumerate(target.exceptions):
         if waiver.what not in WAIVERS:
             return f"exceptions[{i}].what: expected one of {', '.join(WAIVERS)}, got {waiver.what!r}"
-        if waiver.compiler and (waiver.compiler not in ("nvcc", "nvrtc") or target.nvrtc is None):
+        if waiver.compiler and (waiver.compiler not in ("nvcc", "nvrtc") or target.nvrtc is None or not target.has_nvcc):
             return f"exceptions[{i}].compiler: expected nvcc or nvrtc of a target with both, got {waiver.compiler!r}"
     return None
 
@@ -549,9 +554,9 @@ def published_boards(target: Target) -> list[dict[str, Any]]:
 
 
 def description(target: Target, root: Path = ROOT) -> dict[str, Any]:
-    """The target in the form that CMake and the pack builder read: the file's fields, the slug and the sources."""
-    own = {"family": target.family, "slug": target.slug, "project": target.project, "sources": target.sources(root)}
-    return {**dataclasses.asdict(target), **own}
+    """The target in the form that CMake and the pack builder read: the file's fields, names, compilers and sources."""
+    names = {"family": target.family, "slug": target.slug, "project": target.project}
+    return {**dataclasses.asdict(target), **names, "has_nvcc": target.has_nvcc, "sources": target.sources(root)}
 
 
 def main() -> int:

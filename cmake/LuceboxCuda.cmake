@@ -11,9 +11,12 @@ set(LUCEBOX_PTXAS "" CACHE FILEPATH "ptxas of NVRTC's release, for PTX that chip
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
 string(JSON nvrtc_kind TYPE "${target}" nvrtc)
-if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
+string(JSON has_nvcc GET "${target}" has_nvcc)
+if(NOT has_nvcc)  # CUDA 13 does not know the chip
+  include(LuceboxNvrtc)
+elseif(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
   include(LuceboxNvrtc)
 endif()
-if(NOT LUCEBOX_NVCC STREQUAL "OFF" OR NOT generations)
+if(has_nvcc AND (NOT LUCEBOX_NVCC STREQUAL "OFF" OR NOT generations))
   include(LuceboxNvcc)
 endif()

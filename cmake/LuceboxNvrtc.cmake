@@ -29,6 +29,11 @@ if(LUCEBOX_PTXAS)
   endif()
 endif()
 
+if(LUCEBOX_RUNS_ON AND NOT LUCEBOX_PTXAS)
+  message(FATAL_ERROR "LUCEBOX_RUNS_ON=${LUCEBOX_RUNS_ON}: NVRTC compiles for ${target_architecture} alone. Set "
+    "LUCEBOX_PTXAS to the ptxas of CUDA ${nvrtc_version}, which assembles the PTX for another chip")
+endif()
+
 set(flags -std=c++20 -default-device ${kernel_defines})
 set(files)
 foreach(source IN LISTS kernel_sources)
@@ -36,7 +41,7 @@ foreach(source IN LISTS kernel_sources)
   set(cubin ${PROJECT_BINARY_DIR}/code/${stem}.nvrtc.cubin)
   add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.nvrtc.log
     COMMAND ${compile_object} nvrtc --out ${cubin} --compiler "${found} ${ptxas_version}" --tool ${nvrtc}
-      --ptxas=${LUCEBOX_PTXAS} ${source} -- ${flags}
+      --ptxas=${LUCEBOX_PTXAS} --runs-on=${LUCEBOX_RUNS_ON} ${source} -- ${flags}
     DEPENDS ${source} ${compile_object_files} ${nvrtc} DEPFILE ${cubin}.d
     COMMENT "Compiling ${stem}.nvrtc.cubin for ${target_architecture}" VERBATIM)
   list(APPEND files ${cubin})

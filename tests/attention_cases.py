@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpu_packs import F16_ONLY
 from kv_cache import Cache, filled, poisoned
 from lucebox.selftest import ops
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ FAST = tuple(
 def has_matrix_units(on: dict[str, Any], dim: int) -> bool:
     """Whether kernels use matrix units for these heads where the case runs; of 512, on NVIDIA from sm_80 on."""
     target = str(on["pack"].target) if "pack" in on else ""
-    return dim in (64, 128, 256) or (dim == 512 and bool(target) and target != "sm_75" and "gfx" not in target)
+    return dim in (64, 128, 256) or (dim == 512 and bool(target) and target not in F16_ONLY and "gfx" not in target)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:

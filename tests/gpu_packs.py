@@ -20,6 +20,7 @@ MEGAKERNELS = {
     "direct": r"megakernel_(plain|32|256)_kernel|\w+_sm90_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
 }
 MIN_SHARED_BYTES = 65536  # of a block: sm_75 and AMD
+F16_ONLY = ("sm_70", "sm_75")  # targets whose matrix units do not take bf16
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_packs import F16_ONLY
 from grow_tree_data import SCORES, SHAPES, check_tree
 from lucebox.selftest import ops, shapes
 from lucebox.selftest.vision import heads_of, image_of
@@ -527,7 +528,7 @@ def _halves(on: On, dtypes: tuple[str, str, str], rows: int, activations: str) -
     is_grouped = rows >= 9 and dtypes[0] == dtypes[1] and set(dtypes) <= set(GROUPED)
     if "pack" not in on or not is_grouped or (activations == "f32" and not set(dtypes) <= plain):
         return {}
-    wide = "F16" if on["pack"].target == "sm_75" else "BF16"
+    wide = "F16" if on["pack"].target in F16_ONLY else "BF16"
     return {dtype: wide if dtype == "BF16" else dtype for dtype in plain}
 
 

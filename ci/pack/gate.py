@@ -25,6 +25,7 @@ MATRIX = {
     r"gemm_sm120_nvfp4_kernel": "OMMA",
     r"gemm_\w+_int(8|16)_\d+_kernel": "IMMA",
 }
+OF_SM70 = {"IMMA": "IDP"}  # dp4a: it has no matrix instruction for bytes
 
 
 def problems(code: Mapping[str, Sequence[Kernel]], target: Target) -> list[str]:
@@ -74,6 +75,8 @@ def matrix_problems(image: bytes, file: str, may_spill: Collection[str] = ()) ->
         wanted = next((instruction for pattern, instruction in MATRIX.items() if re.fullmatch(pattern, name)), None)
         if wanted is None:
             continue
+        if sass.architecture(image) < 75:
+            wanted = OF_SM70.get(wanted, wanted)
         if set(counts) & set(sass.MATRIX.values()) != {wanted}:
             listed = ", ".join(f"{n} {one}" for one, n in sorted(counts.items())) or "no matrix instruction"
             yield f"{file}: {name}: expected {wanted} as the matrix instruction of its loops, got {listed}"

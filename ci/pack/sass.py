@@ -1,7 +1,8 @@
 """Reads the machine code of a cubin: the matrix instructions in the loops of its kernels.
 
 An instruction has 16 bytes. Its low 12 bits are the opcode. NVIDIA documents neither these nor the place of a branch's
-distance; both were compared with nvdisasm 13.0 for sm_75 to sm_121, in code by nvcc 13.0 and NVRTC 12.4 and 12.9.
+distance; both were compared with nvdisasm 13.0 for sm_75 to sm_121, in code by nvcc 13.0 and NVRTC 12.4 and 12.9. The
+opcodes of sm_70 were found by counting those of kernels with one kind of product.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections import Counter
 from pack.elf import Elf
 
 BYTES = 16
-# Opcodes. QMMA multiplies fp8, OMMA fp4; both have a form with scales.
-MATRIX = {0x23C: "HMMA", 0x237: "IMMA", 0x27A: "QMMA", 0x47A: "QMMA", 0x47F: "OMMA"}
+# Opcodes. QMMA multiplies fp8, OMMA fp4; both have a form with scales. sm_70: HMMA is 0x236, IDP is dp4a.
+MATRIX = {0x236: "HMMA", 0x226: "IDP", 0x23C: "HMMA", 0x237: "IMMA", 0x27A: "QMMA", 0x47A: "QMMA", 0x47F: "OMMA"}
 BRANCHES = (0x947, 0x547)
 LOCAL = {0x387: "STL", 0x983: "LDL"}  # spills
 FAR = 10  # bits of the near part of a distance, from sm_90 on
@@ -21,13 +22,13 @@ FAR = 10  # bits of the near part of a distance, from sm_90 on
 
 def loops(image: bytes, file: str) -> dict[str, Counter[str]]:
     """The matrix instructions and the accesses to local memory in the loops of each kernel, by name."""
-    architecture = _architecture(image)
+    chip = architecture(image)
     code = {section.name: section.data for section in Elf(image, file).sections if section.name.startswith(".text.")}
-    return {name.removeprefix(".text."): in_loops(data, architecture) for name, data in code.items()}
+    return {name.removeprefix(".text."): in_loops(data, chip) for name, data in code.items()}
 
 
-def _architecture(image: bytes) -> int:
-    """75 to 121, from the flags of the ELF header."""
+def architecture(image: bytes) -> int:
+    """70 to 121, from the flags of the ELF header."""
     flags: int = struct.unpack_from("<I", image, 48)[0]
     return flags >> 8 & 0xFF if image[8] >= 8 else flags & 0xFF
 

@@ -129,6 +129,9 @@ def test_pack_project(target: targets.Target) -> None:
         assert "config-setting" not in build
         return
     assert compilers == [f"nvidia-cuda-nvrtc-cu12=={target.nvrtc.version}.*"]
+    if not target.has_nvcc:
+        assert "config-setting" not in build
+        return
     assert build["config-setting"]["lucebox.nvcc"]["type"] == "bool"
     (more,) = (one for one in build["overrides"] if one["if"].get("config-setting") == {"lucebox.nvcc": True})
     assert len(more["build"]["requires"]) == 5 and more["cmake"]["define"] == {"LUCEBOX_NVCC": "ON"}

@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,24 @@ def test_distances_are_those_of_the_disassembler(low: int, high: int, architectu
     assert sass.distance(low, high, architecture) == distance
 
 
-@pytest.mark.parametrize("architecture", [75, 89, 90, 121])
+@pytest.mark.parametrize("architecture", [70, 75, 89, 90, 121])
 def test_only_instructions_in_loops_count(architecture: int) -> None:
     code = [HMMA, QMMA, OMMA, NOP, branch(-16 * 4, architecture), LDL, HMMA, branch(16, architecture), NOP]
     data = b"".join(struct.pack("<QQ", *instruction) for instruction in code)
     assert sass.in_loops(data, architecture) == {"QMMA": 1, "OMMA": 1}
     spilling = b"".join(struct.pack("<QQ", *one) for one in [NOP] * 300 + [LDL, branch(-16 * 300, architecture)])
     assert sass.in_loops(spilling, architecture) == {"LDL": 1}
+
+
+@pytest.mark.parametrize(("architecture", "wanted"), [(70, "IDP"), (75, "IMMA")])
+def test_bytes_are_multiplied_by_dp4a_on_sm_70(
+    architecture: int, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = struct.pack("<48xI12x", architecture)
+    for found in ("IDP", "IMMA"):
+        counts = {"gemm_q8_0_int8_8_kernel": Counter({found: 3})}
+        monkeypatch.setattr(sass, "loops", lambda image, file, counts=counts: counts)
+        assert bool(list(gate.matrix_problems(image, "k.cubin"))) == (found != wanted)
 
 
 def test_every_pattern_names_kernels() -> None:

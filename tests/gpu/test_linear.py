@@ -109,7 +109,7 @@ def test_nvfp4_with_scales_of_rows(whole_pack: _engine.gpu.Pack, rows: int, acti
     if any(name.startswith("gemm_skinny") for name in started):
         family = "matmul_skinny"
     if "expand_weights_kernel" in started:
-        wide = "F16" if whole_pack.target == "sm_75" else "BF16"
+        wide = "F16" if whole_pack.target in gpu_packs.F16_ONLY else "BF16"
         values, x, family = round_to(values, wide), round_to(x, wide), "matmul_halves"
     elif activations == "int8":
         x = reference.rounded(x)

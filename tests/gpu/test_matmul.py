@@ -87,7 +87,7 @@ def expected(
     pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str, started: list[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """The expected product for the launched kernels, the scale of its errors, and the family of its tolerance."""
-    wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
+    wide = "F16" if pack.target in gpu_packs.F16_ONLY else "BF16"  # what its matrix units take
     if dtype == FP8 and any(FP8_KERNEL.match(kernel) for kernel in started):
         return (*reference.linear(w, dtype, n_out, fp8.rounded_x(x), "f32"), "matmul_fp8")
     if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
@@ -550,8 +550,8 @@ def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, rows:
     x[4, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
     y = ops.linear(w, dtype, 5, 512, x, pack=pack)
-    is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target == "sm_75"  # to f16's largest number
-    is_clipped |= np.isinf(poison) and rows > 64 and pack.target == "sm_75"
+    is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target in gpu_packs.F16_ONLY  # to f16's largest number
+    is_clipped |= np.isinf(poison) and rows > 64 and pack.target in gpu_packs.F16_ONLY
     assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(rows) != 4) | is_clipped)
 
 

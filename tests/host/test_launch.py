@@ -13,11 +13,16 @@ from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from reference.linear import BLOCK_TYPES, FP8, PLAIN_TYPES, block_size
 from whole_packs import has_source, kernels_of, load, manifest, whole
 
-TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
+TARGETS = ("sm_70", "sm_75", "sm_90", "sm_121", "gfx1151", "sim")
 KERNELS = {name: threads for kernels in kernels_of_sources().values() for name, threads in kernels.items()}
 TYPES = (*PLAIN_TYPES, *BLOCK_TYPES, FP8)
 GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kernels in src/gpu/gemm
 N_SMS = 20
+
+
+def has_bf16(name: str) -> bool:
+    """Whether the target is NVIDIA's from sm_80 on, or sim, whose packs have the kernels for matrix units with bf16."""
+    return load(name).vendor != "amd" and load(name).capabilities.bf16
 
 
 def choose(name: str, op: str, n_sms: int = N_SMS, **numbers: object) -> list[dict[str, Any]]:
@@ -505,12 +510,12 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 is_wide = rows > 64 and head_dim < 256 and "gfx" not in name
                 queries, form = (16, "decode") if is_decode else (128, "prefill_32") if is_wide else (64, "prefill_16")
                 per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_decode else 2
-                if stored == "packed" and rows * group <= 8 and "gfx" not in name and name != "sm_75":
+                if stored == "packed" and rows * group <= 8 and has_bf16(name):
                     queries, form, per_sm = 8, "decode_8", 3 if head_dim == 256 else 4
                 if rows * group > 64 and name in ("sm_90", "sim"):
                     queries, form, per_sm = 128, "prefill_sm90", 1
                 assert kernel == f"attention_{form}_{stored}_{head_dim}_kernel"
-            elif types[0] != "F32" and head_dim == 512 and "gfx" not in name and name != "sm_75":
+            elif types[0] != "F32" and head_dim == 512 and has_bf16(name):
                 queries = 16 if rows * group <= 16 else 32
                 each = (load(name).capabilities.shared_block_bytes + 1024) // 2 - 1024
                 per_sm = 2 if chosen[0]["shared_bytes"] <= each else 1

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # Every chip of these architectures is a Tegra. 8.8 is included because nothing documents it as a desktop chip.
-TEGRA = frozenset({"sm_87", "sm_88", "sm_110"})
+TEGRA = frozenset({"sm_72", "sm_87", "sm_88", "sm_110"})
 # Vendor -> how its compilers name architectures.
 ARCHITECTURES = {"nvidia": r"sm_\d+a?", "amd": r"gfx\d+", "sim": r"sim"}
 
