@@ -9,6 +9,13 @@ namespace lb::gpu {
 
 inline constexpr bool kHasScalarRegisters = false;  // a warp's common values, as addresses, have registers of their own
 inline constexpr bool kReadsHostMemory = true;      // whether kernels may be given pointers to it
+// Registers of a warp that ptxas uses for addresses and indices. Without them, a thread has fewer of its own to spare.
+inline constexpr bool kHasUniformRegisters =
+#if __CUDA_ARCH__ >= 750
+    true;
+#else
+    false;
+#endif
 inline constexpr bool kHasAsyncCopy =
 #if __CUDA_ARCH__ >= 800
     true;

@@ -15,10 +15,11 @@ struct Block32 {
   using Bits = Block32Format<kType, kBits>;
 };
 
-// With 16-bit x, two blocks per multiprocessor would spill.
-#define X(name, Type, kXBits, ...)                                                              \
-  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, kXBits == 8 ? 2 : 1) { \
-    expert_down<__VA_ARGS__>(p);                                                                \
+// With 16-bit x, and on sm_70, two blocks per multiprocessor would spill.
+#define X(name, Type, kXBits, ...)                                       \
+  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, \
+            kXBits == 8 && kHasUniformRegisters ? 2 : 1) {               \
+    expert_down<__VA_ARGS__>(p);                                         \
   }
 LB_EXPERT_KERNELS_QUANTISED(X)
 #undef X

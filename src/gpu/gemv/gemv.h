@@ -20,9 +20,11 @@ namespace lb::gpu {
 // With 16-bit x the registers suffice for only two blocks.
 template <int kXBits>
 constexpr int kGemvBlocks = kXBits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS;
-// Rows in flight. With more than two blocks per SM, the registers hold only half as many.
+// Rows in flight. With more than two blocks per SM, the registers hold only half as many; so do those of sm_70.
 template <int kXBits, int kBatch>
-constexpr int kGemvBatch = kGemvBlocks<kXBits> > 2 ? kBatch / 2 : kBatch;
+constexpr int kGemvBatch = kGemvBlocks<kXBits> > 2 || (kXBits == 16 && !kHasUniformRegisters) ? kBatch / 2 : kBatch;
+template <int kBatch>
+constexpr int kGemvWideBatch = kHasUniformRegisters ? kBatch : kBatch / 2;
 
 // One step of sum_eight: each half of the lanes passes half of its values to the other half and adds the values it
 // receives.

@@ -29,7 +29,7 @@ using F8_E4M3 = F8_E4M3Format<kBits>;
 
 #define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads)                            \
   LB_KERNEL(kernel, Gemv, kGemvThreads, kGemvBlocks<kXBits>) { gemv<Type<kXBits>, 1, kGemvBatch<kXBits, kBatch>>(p); } \
-  LB_KERNEL(wide_kernel, Gemv, kWideThreads, 1) { gemv<Type<kXBits>, kWidePieces, kWideBatch>(p); }
+  LB_KERNEL(wide_kernel, Gemv, kWideThreads, 1) { gemv<Type<kXBits>, kWidePieces, kGemvWideBatch<kWideBatch>>(p); }
 LB_GEMV_KERNELS_32(X)
 #undef X
 

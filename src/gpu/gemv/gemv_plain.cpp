@@ -13,7 +13,7 @@ using BF16 = PlainFormat<DType::kBF16>;
 
 #define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads)                    \
   LB_KERNEL(kernel, Gemv, kGemvThreads, kGemvBlocks<kXBits>) { gemv<Type, 1, kGemvBatch<kXBits, kBatch>>(p); } \
-  LB_KERNEL(wide_kernel, Gemv, kWideThreads, 1) { gemv<Type, kWidePieces, kWideBatch>(p); }
+  LB_KERNEL(wide_kernel, Gemv, kWideThreads, 1) { gemv<Type, kWidePieces, kGemvWideBatch<kWideBatch>>(p); }
 LB_GEMV_KERNELS_PLAIN(X)
 #undef X
 
