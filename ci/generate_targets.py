@@ -413,10 +413,11 @@ the same major and the nearest lower minor compute capability, as the CUDA progr
 chips run nothing but their own.
 
 `sm_70` and `sm_75` multiply f16 and bytes, so bf16 weights and caches are converted to f16. Their packs have no skinny
-GEMM, no matrix units for heads of 512, and no rows of a tree computed as single steps (`--batch-invariant`). `sm_70` uses
-`mma.m8n8k4` for f16 and `dp4a` for bytes. All of its code is by NVRTC 12.4, because CUDA 13 does not compile for this
-chip, and drivers from r525 to the r580 branch load it. No V100 has run it: tests run its layouts of matrix products on
-the simulator.
+GEMM, no matrix units for heads of 512, and no rows of a tree computed as single steps (`--batch-invariant`).
+
+`sm_70` multiplies f16 by `mma.m8n8k4`, and bytes by `dp4a`. All of its code is by NVRTC 12.4, because CUDA 13 does not
+compile for this chip, and drivers from r525 to the r580 branch load it. No V100 has run it: tests run its layouts of
+matrix products on the simulator.
 
 ## What a pack is compiled for
 

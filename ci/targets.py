@@ -542,7 +542,9 @@ def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
     for i, waiver in enumerate(target.exceptions):
         if waiver.what not in WAIVERS:
             return f"exceptions[{i}].what: expected one of {', '.join(WAIVERS)}, got {waiver.what!r}"
-        if waiver.compiler and (waiver.compiler not in ("nvcc", "nvrtc") or target.nvrtc is None or not target.has_nvcc):
+        if waiver.compiler and (
+            waiver.compiler not in ("nvcc", "nvrtc") or target.nvrtc is None or not target.has_nvcc
+        ):
             return f"exceptions[{i}].compiler: expected nvcc or nvrtc of a target with both, got {waiver.compiler!r}"
     return None
 

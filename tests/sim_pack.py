@@ -107,9 +107,7 @@ def address_sanitizer_runs() -> bool:
     return hasattr(ctypes.CDLL(None), "__asan_init")
 
 
-def build(
-    sanitize: bool, folder: str = "tests/sim_kernels", *, files: str = "*.cpp", quads: bool = False
-) -> Path:
+def build(sanitize: bool, folder: str = "tests/sim_kernels", *, files: str = "*.cpp", quads: bool = False) -> Path:
     """Build a library of kernels of a folder and the simulator. quads: with the layouts of sm_70."""
     sources = sorted([*(ROOT / folder).glob(files), *(ROOT / "src/sim").glob("*.cpp")])
     includes = [f"-I{ROOT / folder}" for folder in (folder, "src/sim", "src/cpp", "src")]

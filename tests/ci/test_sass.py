@@ -55,9 +55,7 @@ def test_only_instructions_in_loops_count(architecture: int) -> None:
 
 
 @pytest.mark.parametrize(("architecture", "wanted"), [(70, "IDP"), (75, "IMMA")])
-def test_bytes_are_multiplied_by_dp4a_on_sm_70(
-    architecture: int, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_multiplied_by_dp4a_on_sm_70(architecture: int, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     image = struct.pack("<48xI12x", architecture)
     for found in ("IDP", "IMMA"):
         counts = {"gemm_q8_0_int8_8_kernel": Counter({found: 3})}

@@ -7,8 +7,8 @@
 
 namespace lb::gpu {
 
-// The operand type for a cache of type Stored. Chips without bf16 fragments (sm_70, sm_75) use f16 for bf16: exact within
-// f16's range, but keys and values below 2^-24 or above 65504 lose precision.
+// The operand type for a cache of type Stored. Chips without bf16 fragments (sm_70, sm_75) use f16 for bf16: exact
+// within f16's range, but keys and values below 2^-24 or above 65504 lose precision.
 template <bool kHasMatrix, class Stored>
 struct OperandOf {
   using Type = Stored;
