@@ -408,9 +408,9 @@ stand side by side, and one process may use several. `lucebox targets` lists tho
 doctor` says which one a machine needs, and [adding a target](adding-a-target.md) says how one is made.
 
 Which pack a chip gets: its own. Without that, and between NVIDIA desktop chips only, code without an `a` suffix for
-the same major and the nearest lower minor compute capability, as the CUDA programming guide documents: `sm_80` serves
-8.6 and 8.9, `sm_86` serves 8.9. Code with the suffix runs on its own chip alone; Tegra (`sm_87`, `sm_110`) and AMD
-chips run nothing but their own.
+the same major and the nearest lower minor compute capability, as the CUDA programming guide documents: `sm_70` serves
+7.5, `sm_80` serves 8.6 and 8.9, `sm_86` serves 8.9. Code with the suffix runs on its own chip alone; Tegra (`sm_87`,
+`sm_110`) and AMD chips run nothing but their own.
 
 `sm_70` and `sm_75` multiply f16 and bytes, so bf16 weights and caches are converted to f16. Their packs have no skinny
 GEMM, no matrix units for heads of 512, and no rows of a tree computed as single steps (`--batch-invariant`).

@@ -34,8 +34,10 @@ def test_find() -> None:
 @pytest.mark.parametrize(
     ("device", "packs"),
     [
-        ("sm_75", "sm_75"),
-        ("sm_70", ""),  # older than any code there is
+        ("sm_61", ""),  # older than any code there is
+        ("sm_70", "sm_70"),
+        ("sm_72", ""),  # Tegra
+        ("sm_75", "sm_75 sm_70"),
         ("sm_80", "sm_80"),
         ("sm_86", "sm_86 sm_80"),
         ("sm_87", "sm_87"),  # Tegra: nothing but its own
