@@ -87,6 +87,25 @@ def test_aider() -> None:
     assert setup.variables["OPENAI_API_BASE"] == "http://127.0.0.1:8000/v1"
 
 
+def test_goose() -> None:
+    variables = CLIENTS["goose"].setup(TO).variables
+    assert f"{variables['OPENAI_HOST']}/{variables['OPENAI_BASE_PATH']}" == "http://127.0.0.1:8000/v1/chat/completions"
+    limits = [variables[f"GOOSE_{name}"] for name in ("MODEL", "CONTEXT_LIMIT", "MAX_TOKENS")]
+    assert limits == [TO.model, "40000", "10000"]
+    assert variables["OPENAI_API_KEY"] == "a key"
+
+
+def test_zed() -> None:
+    setup = CLIENTS["zed"].setup(TO)
+    settings = json.loads(setup.files["config/settings.json"])
+    chosen = settings["agent"]["default_model"]
+    provider = settings["language_models"]["openai_compatible"][chosen["provider"]]
+    assert provider["api_url"] == "http://127.0.0.1:8000/v1"
+    (model,) = provider["available_models"]
+    assert (model["name"], model["max_tokens"], model["max_output_tokens"]) == (chosen["model"], 40000, 10000)
+    assert setup.variables[f"{chosen['provider'].upper()}_API_KEY"] == "a key"
+
+
 def test_arguments_name_the_home(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for home, expected in (([], "$home"), (["--home", str(tmp_path)], str(tmp_path))):
         as_json = ["--json"] if home else []

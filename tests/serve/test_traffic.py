@@ -28,6 +28,8 @@ WITH_TOOLS = [name for name in FILES if name != "aider"]
 RESULT = "lucebox-test-passed"  # the output of the last tool
 BEGIN = "<|im_start|>assistant\n"
 USER = "<|im_start|>user\n"
+UNRECORDED = {"goose", "zed"}
+"""Clients that are on neither PyPI nor npm."""
 MOVING = ("openclaw",)
 """Clients that move a user message to the end of each prompt."""
 
@@ -69,7 +71,7 @@ def server() -> Iterator[Running]:
 
 
 def test_all_clients_have_fixtures() -> None:
-    assert sorted(CLIENTS) == FILES
+    assert sorted(CLIENTS.keys() - UNRECORDED) == FILES
 
 
 def test_a_difference_makes_the_request_whole() -> None:

@@ -237,6 +237,42 @@ def _aider(to: Endpoint) -> Setup:
     )
 
 
+def _goose(to: Endpoint) -> Setup:
+    developer = {"type": "builtin", "name": "developer", "enabled": True, "timeout": 300}
+    return Setup(
+        {"config/config.yaml": _json({"extensions": {"developer": developer}})},  # JSON is YAML
+        {
+            "GOOSE_PATH_ROOT": "~/",
+            "GOOSE_PROVIDER": "openai",
+            "GOOSE_MODEL": to.model,
+            "GOOSE_CONTEXT_LIMIT": str(to.context),
+            "GOOSE_MAX_TOKENS": str(to.max_tokens),
+            "GOOSE_DISABLE_KEYRING": "true",  # else a key in the user's keyring wins
+            "OPENAI_HOST": to.url,
+            "OPENAI_BASE_PATH": "v1/chat/completions",
+            "OPENAI_API_KEY": to.api_key,
+        },
+    )
+
+
+def _zed(to: Endpoint) -> Setup:
+    model = {
+        "name": to.model,
+        "max_tokens": to.context,
+        "max_output_tokens": to.max_tokens,
+        "capabilities": {"tools": True, "images": False, "parallel_tool_calls": True, "prompt_cache_key": False},
+    }
+    settings = {
+        "language_models": {"openai_compatible": {"lucebox": {"api_url": to.url + "/v1", "available_models": [model]}}},
+        "agent": {"default_model": {"provider": "lucebox", "model": to.model}},
+        "telemetry": {"diagnostics": False, "metrics": False},
+        "auto_update": False,
+    }
+    variables = {"LUCEBOX_API_KEY": to.api_key}  # named after the provider
+    # Without --foreground it would return before it has read its home.
+    return Setup({"config/settings.json": _json(settings)}, variables, ("--foreground", "--user-data-dir", "~/"))
+
+
 def _open_webui(to: Endpoint) -> Setup:
     variables = {
         "DATA_DIR": "~/",
@@ -253,6 +289,7 @@ def _open_webui(to: Endpoint) -> Setup:
     return Setup({}, variables, ("serve", "--host", "127.0.0.1"))
 
 
+GOOSE = "https://github.com/block/goose/releases/download/stable/download_cli.sh"
 CLIENTS = {
     client.name: client
     for client in (
@@ -265,6 +302,8 @@ CLIENTS = {
         Client("openclaw", "openclaw", "npm install -g openclaw", _openclaw),
         Client("hermes", "hermes", "uv tool install hermes-agent", _hermes),
         Client("aider", "aider", "uv tool install aider-chat", _aider),
+        Client("goose", "goose", f"curl -fsSL {GOOSE} | bash", _goose),
+        Client("zed", "zed", "curl -f https://zed.dev/install.sh | sh", _zed),
         Client("open-webui", "open-webui", "uv tool install open-webui", _open_webui),
     )
 }
