@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ import gpu_packs
 import numpy as np
 import pytest
 from engines import F32, logits_of, open_engine, random_ids
-from gguf import GGUFReader
 from lucebox import _engine
-from lucebox.errors import UnsupportedError
-from reference.gguf_files import Shape, write_model
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from reference.gguf_files import Shape, write_model, zero_ffn
 
 HEADS = {"n_heads": 2, "n_kv_heads": 2, "head_dim": 64, "vocab": 96, "n_layers": 2}
 HYBRID = Shape("qwen35", n_mtp=1, recurrent=(True, False), d_state=64, n_v_heads=2, **HEADS)
@@ -36,13 +35,17 @@ def logits(engine: _engine.Engine) -> F32:
     return logits_of(engine, random_ids(20, 96), 7)
 
 
-def spoil(path: Path) -> None:
-    """Zeros some matrices in place. Only the time of the last change would tell, which is set back."""
-    status = path.stat()
-    for tensor in GGUFReader(path, "r+").tensors:
-        if re.search(r"ffn_(up|gate|down)(_exps)?\.weight", tensor.name):
-            tensor.data[...] = 0
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+def kept_weights(engine: _engine.Engine) -> _engine.KeptWeights:
+    """A complete copy, in a few slices of odd size."""
+    kept = engine.keep_weights()
+    slice_bytes = 2 * random.randrange(weight_bytes(engine) // 16, weight_bytes(engine) // 4) + 1
+    while engine.keep_slice(kept, slice_bytes):
+        assert not kept.is_complete
+    return kept
+
+
+def weight_bytes(engine: _engine.Engine) -> int:
+    return sum(n_bytes for name, n_bytes, *_ in engine.plan["entries"] if "weights" in name)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -54,10 +57,10 @@ def test_a_load_reads_kept_weights_in_place_of_the_file(pack: _engine.gpu.Pack, 
         return open_engine(path, draft, pack=pack, kept=kept)
 
     engine = opened()
-    want, kept = logits(engine), engine.keep_weights()
-    assert kept.n_bytes == sum(n_bytes for name, n_bytes, *_ in engine.plan["entries"] if "weights" in name) > 0
+    want, kept = logits(engine), kept_weights(engine)
+    assert kept.n_bytes == weight_bytes(engine) > 0 and kept.is_complete
     del engine
-    spoil(path)
+    zero_ffn(path)
     assert np.array_equal(logits(opened(kept)), want)
     assert np.array_equal(logits(opened(kept)), want)  # as often as one likes
     assert not np.array_equal(logits(opened()), want)
@@ -73,9 +76,9 @@ def test_weights_on_several_devices(packs: list[_engine.gpu.Pack], tmp_path: Pat
     draft = "mtp" if split == "tensor" else "none"  # layers on several devices have no draft models
     options: dict[str, Any] = {"draft": draft, "pack": packs[0], "others": packs[1:], "split": split}
     engine = open_engine(path, **options)
-    want, kept = logits(engine), engine.keep_weights()
+    want, kept = logits(engine), kept_weights(engine)
     del engine
-    spoil(path)
+    zero_ffn(path)
     assert np.array_equal(logits(open_engine(path, kept=kept, **options)), want)
     assert not np.array_equal(logits(open_engine(path, draft, kept=kept, pack=packs[0])), want)
 
@@ -90,10 +93,31 @@ OTHERS: dict[str, Callable[[Path, _engine.gpu.Pack], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_loads_read_the_file(pack: _engine.gpu.Pack, tmp_path: Path, name: str) -> None:
     path = write_model(tmp_path / "a.gguf", HYBRID)
-    kept = open_engine(path, "mtp", pack=pack).keep_weights()
-    spoil(path)
+    kept = kept_weights(open_engine(path, "mtp", pack=pack))
+    zero_ffn(path)
     other = OTHERS[name](path, pack)
     assert np.array_equal(logits(open_engine(**other, kept=kept)), logits(open_engine(**other)))
+
+
+def test_a_copy_grows_and_shrinks_by_slices(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", SHAPES["quantised"])
+    other = open_engine(write_model(tmp_path / "other.gguf", SHAPES["quantised"]), pack=pack)
+    engine = open_engine(path, pack=pack)
+    want, kept = logits(engine), engine.keep_weights()
+    assert kept.n_bytes == 0 and engine.has_weights_of(kept) and not kept.free_slice()
+    size = weight_bytes(engine) // 3 + 1
+    assert engine.keep_slice(kept, size) and engine.keep_slice(kept, size)
+    with pytest.raises(InvalidRequestError, match="another engine's weights"):
+        other.keep_slice(kept, size)
+    assert kept.free_slice() and kept.n_bytes == size
+    zero_ffn(path)
+    changed = open_engine(path, pack=pack, kept=kept)  # reads the file, because the copy is incomplete
+    assert changed.has_weights_of(kept) and not np.array_equal(logits(changed), want)
+    del changed
+    assert engine.keep_slice(kept, size) and not engine.keep_slice(kept, size) and kept.is_complete
+    assert not engine.keep_slice(kept, size) and kept.n_bytes == weight_bytes(engine)
+    assert np.array_equal(logits(open_engine(path, pack=pack, kept=kept)), want)
+    assert kept.free_slice() and kept.free_slice() and not kept.free_slice() and kept.n_bytes == 0
 
 
 def test_what_is_not_kept(pack: _engine.gpu.Pack, tmp_path: Path) -> None:

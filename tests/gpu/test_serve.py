@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lucebox import LLM, _engine
 from lucebox.options import EngineOptions
+from reference.gguf_files import zero_ffn
 
 testclient = pytest.importorskip("starlette.testclient", reason="the server's libraries are not installed")
 serve = pytest.importorskip("lucebox.serve.app", reason="the server's libraries are not installed")
 
+from lucebox.serve import weight_keeper  # noqa: E402
 from lucebox.serve.model_entry import ModelEntry  # noqa: E402
 from lucebox.serve.model_set import ModelSet  # noqa: E402
 from lucebox.serve.model_spec import ModelSpec  # noqa: E402
 from lucebox.serve.settings import ServeSettings  # noqa: E402
 from lucebox.serve.telemetry import Telemetry  # noqa: E402
-from text_data import TINY_HYBRID  # noqa: E402
+from text_data import DATA, TINY_HYBRID  # noqa: E402
 
 ASK = {"temperature": 0, "max_tokens": 3, "logprobs": True, "top_logprobs": 5}
 QUESTIONS = (f"{'The small dog sat by the sea. ' * 5}Where is it?", "And the cat?")  # the first: over a page
@@ -95,10 +100,65 @@ def test_models_take_turns_on_a_device(on_pack: str, pack: _engine.gpu.Pack) -> 
                 assert asked(client, name) == alone
                 states = client.get("/status").json()["models"]
                 assert {one: states[one]["value"] == "loaded" for one in "ab"} == {one: one == name for one in "ab"}
-            kept = {one: client.get(f"/v1/models/{one}").json()["status"]["kept_bytes"] for one in "ab"}
-            assert kept["a"] == kept["b"] > 0  # b's, too: it came back from them
-            client.post("/v1/models/b/unload")
-            assert client.get("/v1/models/b").json()["status"]["kept_bytes"] == 0
     finally:
         models.free()
     assert device.memory()[0] == before and _engine.promised_bytes(on_pack) == 0
+
+
+@pytest.mark.slow  # 5 s: loads on the simulator
+def test_weights_are_copied_when_idle_and_loaded_from_the_copy(
+    on_pack: str, pack: _engine.gpu.Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two models and memory for one. Copies appear while no request runs; later loads read them in place of the file,
+    until it changes."""
+    monkeypatch.setattr(weight_keeper, "POLL_S", 0.001)
+    monkeypatch.setattr(weight_keeper, "SLICE_BYTES", 500_001)
+    files = {name: Path(shutil.copy(DATA / "tiny" / "llama_a.gguf", tmp_path / f"{name}.gguf")) for name in "ab"}
+    options: dict[str, Any] = {"device": on_pack, "context": 64, "prefill_chunk": 64, "draft": "none", "threads": 1}
+    specs = [
+        ModelSpec(str(file), EngineOptions(**options), ServeSettings(slots=1, model_name=name), offline=True)
+        for name, file in files.items()
+    ]
+    device = _engine.gpu.Device(pack.device.vendor, pack.device.index)
+    before = device.memory()[0]
+    models = ModelSet([ModelEntry(spec, None) for spec in specs], Telemetry())
+    models.load_first()
+    a, b = models.entries
+    for entry in models.entries:
+        entry.planned = dataclasses.replace(entry.facts, available_bytes=entry.facts.n_bytes)
+    assert b.running is not None
+    b.running.close()
+    b.running = None
+    b.n_users += 1
+
+    def asked(client: Any, name: str) -> Any:
+        body = {"model": name, "prompt": "Once", "max_tokens": 1, "temperature": 0, "logprobs": 5}
+        return client.post("/v1/completions", json=body).json()["choices"]
+
+    def copied(entry: ModelEntry) -> _engine.KeptWeights:
+        for _ in range(2000):
+            if entry.kept is not None and entry.kept.is_complete:
+                return entry.kept
+            time.sleep(0.005)
+        raise AssertionError(f"{entry.name} has no copy")
+
+    try:
+        with testclient.TestClient(serve.create_app(models), base_url="http://localhost") as client:
+            want = asked(client, "a")
+            assert a.kept is not None and a.kept_bytes == 0  # b has a request
+            assert client.post("/v1/models/a/unload").json()["status"]["value"] == "unloaded"
+            assert device.memory()[0] == before  # although the copy had begun
+            b.n_users -= 1
+            assert asked(client, "a") == want
+            first = copied(a)
+            assert b.kept is None and asked(client, "b") == want and a.running is None
+            copied(b)
+            zero_ffn(files["a"])
+            assert asked(client, "a") == want and copied(a) is first
+            assert asked(client, "b") == want
+            files["a"].touch()
+            assert asked(client, "a") != want and a.kept is not first  # the copy is of other files
+            assert copied(a).n_bytes == copied(b).n_bytes > 8 * 500_001
+            assert client.post("/v1/models/b/unload").json()["status"]["kept_bytes"] == 0 and b.kept is None
+    finally:
+        models.free()

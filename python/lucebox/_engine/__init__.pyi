@@ -57,7 +57,15 @@ class KeptWeights:
     """
 
     @property
-    def n_bytes(self) -> int: ...
+    def n_bytes(self) -> int:
+        """Bytes copied so far."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a load can use the copy."""
+
+    def free_slice(self) -> bool:
+        """Frees the last slice. Returns whether others remain."""
 
 class Engine:
     """
@@ -72,12 +80,17 @@ class Engine:
 
     def keep_weights(self) -> KeptWeights:
         """
-        Copies all weights to pinned memory, for a later open(kept=...) in this process. That one copies them to the devices if files, devices and split are the same, and reads the files otherwise. Throws UnsupportedError on the CPU and for experts in host memory, OutOfMemoryError if they take more than half of the available memory, or the system pins less.
+        An empty copy of all weights, for keep_slice(). Throws UnsupportedError on the CPU and for experts in host memory.
+        """
+
+    def keep_slice(self, kept: KeptWeights, slice_bytes: int) -> bool:
+        """
+        Copies the next slice to new pinned memory. Returns whether others follow; without, the copy is complete: a later open(kept=...) in this process copies it to the devices if files, devices and split are the same, and reads the files otherwise. Throws OutOfMemoryError if the rest takes more than half of the available memory, or the system pins no more.
         """
 
     def has_weights_of(self, kept: KeptWeights) -> bool:
         """
-        Whether these weights are the engine's: an open() of the same files would use them.
+        Whether the copy, complete or not, is of the engine's files, devices and split.
         """
 
     @property

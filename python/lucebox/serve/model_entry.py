@@ -47,9 +47,10 @@ class ModelEntry:
         self.error = ""
         """Why the last load failed."""
         self.kept: _engine.KeptWeights | None = None
-        """Its weights in pinned host memory, from an unload on: later loads do not read the files."""
-        self.kept_at = 0.0
-        """When it was unloaded last and its weights stayed."""
+        """The copy of its weights in pinned host memory, by `WeightKeeper`. While it is complete, loads do not read
+        the files."""
+        self.left_at = 0.0
+        """When it was unloaded last; 0: never."""
         self.n_loads = 0
         self.load_s: float | None = None
         self.unload_s: float | None = None
@@ -93,6 +94,11 @@ class ModelEntry:
         return self.n_users > 0 or (self.running is not None and not self.running.is_idle)
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes of its weights in pinned host memory."""
+        return 0 if self.kept is None else self.kept.n_bytes
+
+    @property
     def state(self) -> str:
         """ "loaded", "loading", "unloading" (as soon as its requests end), "failed" or "unloaded"."""
         if self.running is not None:
@@ -112,8 +118,6 @@ class ModelEntry:
         llm = LLM(
             spec.model, offline=spec.offline, progress=progress, _scorer=scorer, _kept=self.kept, **spec.keywords()
         )
-        if self.kept is not None and not llm.model.engine.has_weights_of(self.kept):
-            self.kept = None  # the files changed, so the copy is of no more use
         try:
             return RunningModel(llm, self.spec.settings, telemetry, owns_llm=True)
         except BaseException:
@@ -149,7 +153,7 @@ class ModelEntry:
             "device": facts.device,
             "memory_bytes": facts.n_bytes,
             "available_bytes": facts.available_bytes,
-            "kept_bytes": 0 if self.kept is None else self.kept.n_bytes,
+            "kept_bytes": self.kept_bytes,
             "slots": facts.slots,
             "running": active,
             "waiting": waiting + self.n_waiting,

@@ -15,17 +15,20 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from lucebox import _engine
 from lucebox.chat.presence import LEFT
-from lucebox.errors import InternalError, LuceboxError, OutOfMemoryError
+from lucebox.errors import InternalError, LuceboxError
 from lucebox.models.hub import Progress
 from lucebox.serve.engine_errors import closing
 from lucebox.serve.errors import ApiError, overloaded
+from lucebox.serve.in_thread import in_thread
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_plans import needed_room
 from lucebox.serve.prefix_table import PrefixTable
 from lucebox.serve.running_model import RunningModel
 from lucebox.serve.shared_scorer import SharedScorer
 from lucebox.serve.telemetry import Telemetry
+from lucebox.serve.weight_keeper import WeightKeeper
 from lucebox.sizes import show_size
 
 __all__ = ["DIGESTS", "LEAVE", "ModelSet"]
@@ -68,6 +71,7 @@ class ModelSet:
         self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._report = report
+        self._keeper = WeightKeeper(entries, report)
         self._moving = asyncio.Lock()  # held by the load or unload in progress
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry: asyncio.Task[None] | None = None
@@ -178,7 +182,10 @@ class ModelSet:
             raise ApiError("conflict", f"{first.name!r} is busy: it is unloaded only while no request uses it")
         async with self._moving:
             for entry in replicas:
-                await self._unload(entry, "as requested", keeps=False)
+                await self._unload(entry, "as requested")
+                kept, entry.kept = entry.kept, None
+                if kept is not None:
+                    await in_thread(partial(_free, kept))
         return first
 
     def status(self, first: ModelEntry) -> dict[str, Any]:
@@ -282,7 +289,8 @@ class ModelSet:
                     return None
                 entry.is_opening = True
                 began = time.monotonic()
-                entry.take(await _in_thread(partial(entry.open, self.telemetry)), time.monotonic() - began)
+                entry.take(await in_thread(partial(entry.open, self.telemetry)), time.monotonic() - began)
+                self._keeper.start(entry)
                 self._report(
                     f"loaded {entry.title} in {entry.load_s:.2f} s: {show_size(entry.facts.n_bytes)} of "
                     f"{show_size(entry.facts.available_bytes)} on {entry.facts.device}"
@@ -299,9 +307,9 @@ class ModelSet:
             entry.is_opening, entry.loading = False, None
         return None
 
-    async def _unload(self, entry: ModelEntry, why: str, *, keeps: bool = True) -> None:
-        """Waits until no request uses a model, while new ones wait for its next load, and unloads it. keeps: whether
-        its weights stay in pinned host memory if there is room."""
+    async def _unload(self, entry: ModelEntry, why: str) -> None:
+        """Waits until no request uses a model, while new ones wait for its next load, and unloads it. The copy of its
+        weights stays as it is."""
         entry.may_enter.clear()
         try:
             while entry.is_busy:
@@ -311,39 +319,21 @@ class ModelSet:
             entry.may_enter.set()
         if running is not None:
             began = time.monotonic()
-            await _in_thread(partial(self._close, entry, running, keeps))
-            entry.unload_s = time.monotonic() - began
-            kept = "" if entry.kept is None else f"; {show_size(entry.kept.n_bytes)} of weights stay in pinned memory"
+            await self._keeper.stop(entry)
+            await in_thread(running.close)
+            entry.left_at = time.monotonic()
+            entry.unload_s = entry.left_at - began
+            kept = f"; {show_size(entry.kept_bytes)} of weights stay in pinned memory" if entry.kept_bytes else ""
             self._report(f"unloaded {entry.title} in {entry.unload_s:.2f} s, {why}{kept}")
-
-    def _close(self, entry: ModelEntry, running: RunningModel, keeps: bool) -> None:
-        try:
-            if keeps:
-                self._keep(entry, running)
-            else:
-                entry.kept = None
-        finally:
-            running.close()
-
-    def _keep(self, entry: ModelEntry, running: RunningModel) -> None:
-        """Keeps the weights of a model that is about to be unloaded, in place of other models' if memory is short."""
-        others = sorted((one for one in self.entries if one.kept and one is not entry), key=lambda one: one.kept_at)
-        while entry.kept is None:
-            try:
-                entry.kept = running.keep_weights()
-            except OutOfMemoryError:
-                if not others:
-                    return
-                others.pop(0).kept = None
-            except LuceboxError:  # the model is on the CPU, or its device failed
-                return
-        entry.kept_at = time.monotonic()
 
     # --- the life of the set
 
     def start(self) -> None:
-        """Begins to unload idle models by age; called on the event loop."""
+        """Begins to copy weights and to unload idle models by age; called on the event loop."""
         self._loop = asyncio.get_running_loop()
+        for entry in self.entries:
+            if entry.running is not None:
+                self._keeper.start(entry)
         if self._keep_loaded_s is not None:
             self._expiry = self._loop.create_task(self._expire(self._keep_loaded_s))
 
@@ -404,16 +394,12 @@ class ModelSet:
             task.cancel()
         if begun := [entry.loading for entry in self.entries if entry.loading is not None]:
             await asyncio.wait(begun)
+        await self._keeper.stop_all()
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """The result of work in a thread. The work ends before a cancellation takes effect."""
-    done = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(done)
-    except asyncio.CancelledError:
-        await asyncio.wait([done])
-        raise
+def _free(kept: _engine.KeptWeights) -> None:
+    while kept.free_slice():
+        pass
 
 
 async def _unless_left(request: Request, wait: Coroutine[Any, Any, T], limit_s: float, name: str) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.generation.prefix_cache import PrefixCache, fingerprint
@@ -115,15 +114,6 @@ class RunningModel:
             self._telemetry.metrics.drafts.unwatch(self)
             self._telemetry.metrics.experts.unwatch(self)
             self.model.close()
-
-    def keep_weights(self) -> _engine.KeptWeights:
-        """Ends what still runs, and copies the weights for a later load.
-
-        Raises:
-            UnsupportedError, OutOfMemoryError: as `Engine.keep_weights`.
-        """
-        self.stop(0.0)
-        return self.model.loaded.engine.keep_weights()
 
     def close(self) -> None:
         """Ends what still runs, and frees the memory of a model that it owns."""

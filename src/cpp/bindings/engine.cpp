@@ -189,7 +189,11 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<KeptWeights>(m, "KeptWeights",
                           "Weights of an engine in pinned host memory, for a later load of its files.")
-      .def_prop_ro("n_bytes", &KeptWeights::n_bytes);
+      .def_prop_ro("n_bytes", &KeptWeights::n_bytes, "Bytes copied so far.")
+      .def_prop_ro("is_complete", &KeptWeights::is_complete, "Whether a load can use the copy.")
+      .def(
+          "free_slice", [](KeptWeights& kept) { return without_gil([&] { return kept.free_slice(); }); },
+          "Frees the last slice. Returns whether others remain.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_prop_ro_static(
@@ -200,13 +204,20 @@ void bind_engine(nb::module_& m) {
                   "options"_a)
       .def(
           "keep_weights", [](const Engine& engine) { return without_gil([&] { return engine.keep_weights(); }); },
-          "Copies all weights to pinned memory, for a later open(kept=...) in this process. That one copies them to "
-          "the devices if files, devices and split are the same, and reads the files otherwise. Throws "
-          "UnsupportedError on "
-          "the CPU and for experts in host memory, OutOfMemoryError if they take more than half of the available "
-          "memory, or the system pins less.")
+          "An empty copy of all weights, for keep_slice(). Throws UnsupportedError on the CPU and for experts in host "
+          "memory.")
+      .def(
+          "keep_slice",
+          [](const Engine& engine, KeptWeights& kept, size_t slice_bytes) {
+            return without_gil([&] { return engine.keep_slice(kept, slice_bytes); });
+          },
+          "kept"_a, "slice_bytes"_a,
+          "Copies the next slice to new pinned memory. Returns whether others follow; without, the copy is complete: "
+          "a later open(kept=...) in this process copies it to the devices if files, devices and split are the same, "
+          "and reads the files otherwise. Throws OutOfMemoryError if the rest takes more than half of the available "
+          "memory, or the system pins no more.")
       .def("has_weights_of", &Engine::has_weights_of, "kept"_a,
-           "Whether these weights are the engine's: an open() of the same files would use them.")
+           "Whether the copy, complete or not, is of the engine's files, devices and split.")
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); },
           "The options, with every default resolved.")

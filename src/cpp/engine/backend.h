@@ -16,6 +16,7 @@
 #include "engine/token_loop.h"
 #include "models/draft_model.h"
 #include "models/model.h"
+#include "weights/kept_weights.h"
 #include "weights/weight_store.h"
 
 namespace lb {
@@ -103,9 +104,9 @@ class Backend {
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;
   // Copies the weights of a part to the device and points the network at the copies, which the result owns. The last
-  // part comes last. kept: the store's memory in KeptWeights; null: none. The CPU copies nothing.
+  // part comes last. kept: the store in complete KeptWeights; null: none. The CPU copies nothing.
   virtual WeightStore load(Network& network, const NetworkPart& part, int n_threads, Stream& stream,
-                           const gpu::Buffer* kept, const LoadProgress& progress) const = 0;
+                           const KeptWeights::Store* kept, const LoadProgress& progress) const = 0;
 };
 
 }  // namespace lb

@@ -88,7 +88,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, std::span<const StepRing>) const override {
     return nullptr;
   }
-  WeightStore load(Network& network, const NetworkPart&, int, Stream&, const gpu::Buffer*,
+  WeightStore load(Network& network, const NetworkPart&, int, Stream&, const KeptWeights::Store*,
                    const LoadProgress&) const override {
     WeightStore store{nullptr, network.addresses(), nullptr};
     store.table = store.addresses.data();

@@ -226,8 +226,8 @@ class GpuBackend final : public Backend {
     return static_cast<GpuStream&>(stream).time_kernels(work);
   }
 
-  WeightStore load(Network& network, const NetworkPart& part, int n_threads, Stream& stream, const gpu::Buffer* kept,
-                   const LoadProgress& progress) const override {
+  WeightStore load(Network& network, const NetworkPart& part, int n_threads, Stream& stream,
+                   const KeptWeights::Store* kept, const LoadProgress& progress) const override {
     WeightStore weights =
         load_weights(network, part, static_cast<GpuStream&>(stream), {.n_threads = n_threads}, kept, progress);
     if (lent_) lent_->keep(*weights.memory);

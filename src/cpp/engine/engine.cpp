@@ -240,32 +240,41 @@ void Engine::load(const KeptWeights* kept, const LoadProgress& progress) {
 
 bool Engine::has_weights_of(const KeptWeights& kept) const { return kept.key == weights_key_; }
 
-std::shared_ptr<const KeptWeights> Engine::keep_weights() const {
+std::shared_ptr<KeptWeights> Engine::keep_weights() const {
   LB_CHECK(!backend().sizes().maps_weights(), kUnsupported, "weights on the CPU stay in the mapped file");
   LB_CHECK(models_.target->expert_slots() == 0, kUnsupported, "experts in host memory are not kept");
   auto kept = std::make_shared<KeptWeights>();
   kept->key = weights_key_;
-  const std::lock_guard lock(*turn_);
-  size_t bytes = 0;
-  for (const auto& shard : shards_)
-    for (const WeightStore& store : shard->stores()) bytes += store.memory->size();
-  const size_t available = available_memory();
-  LB_CHECK(bytes <= available / 2, kMemory, "kept weights take at most half of the ", available,
-           " bytes of host memory that are available; these are ", bytes, " bytes");
-  for (const auto& shard : shards_) {  // all memory before the first copy, because the system may not pin it
-    const gpu::Device& device = static_cast<GpuStream&>(shard->stream()).pack().device();
-    std::vector<gpu::Buffer>& copies = kept->stores.emplace_back();
-    for (const WeightStore& store : shard->stores())
-      copies.emplace_back(device, store.memory->size(), gpu::Buffer::Kind::kPinned);
+  for (const auto& shard : shards_) {
+    std::vector<KeptWeights::Store>& copies = kept->stores.emplace_back();
+    for (const WeightStore& store : shard->stores()) copies.emplace_back().size = store.memory->size();
   }
-  for (int i = 0; i < n_shards(); ++i)
-    for (size_t network = 0; network < kept->stores[i].size(); ++network) {
-      const Memory& weights = *shards_[i]->stores()[network].memory;
-      const gpu::Queue& queue = static_cast<GpuStream&>(shards_[i]->stream()).queue();
-      queue.copy_to_host(kept->stores[i][network].data(), weights.data(), weights.size());
-    }
-  for (const auto& shard : shards_) shard->stream().wait();
   return kept;
+}
+
+bool Engine::keep_slice(KeptWeights& kept, size_t slice_bytes) const {
+  LB_CHECK(has_weights_of(kept), kInvalid, "the copy is of another engine's weights");
+  LB_CHECK(slice_bytes > 0, kInvalid, "a slice has at least 1 byte");
+  const size_t rest = kept.total_bytes() - kept.n_bytes(), available = available_memory();
+  LB_CHECK(rest <= available / 2, kMemory, "kept weights take at most half of the ", available,
+           " bytes of host memory that are available; these need ", rest, " more bytes");
+  for (int i = 0; i < n_shards(); ++i)
+    for (size_t network = 0; network < kept.stores[i].size(); ++network) {
+      KeptWeights::Store& store = kept.stores[i][network];
+      const size_t done = store.n_bytes();
+      if (done == store.size) continue;
+      GpuStream& stream = static_cast<GpuStream&>(shards_[i]->stream());
+      gpu::Buffer slice(stream.pack().device(), std::min(slice_bytes, store.size - done), gpu::Buffer::Kind::kPinned);
+      {
+        const std::lock_guard lock(*turn_);
+        std::byte* const weights = shards_[i]->stores()[network].memory->data();
+        stream.queue().copy_to_host(slice.data(), weights + done, slice.size());
+        stream.wait();
+      }
+      store.slices.push_back(std::move(slice));
+      return !kept.is_complete();
+    }
+  return false;
 }
 
 std::vector<SequenceState::Part> Engine::state_parts() const {
@@ -522,7 +531,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   opened.models.target->set_context(options.context);
   for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
   std::string key = weights_key(opened, plan, backends, options);
-  if (kept != nullptr && kept->key != key) kept = nullptr;
+  if (kept != nullptr && (kept->key != key || !kept->is_complete())) kept = nullptr;
   if (kept == nullptr) {
     opened.models.target->fill_copies(options.threads, progress);
     const bool drafts_beside = opened.models.draft && plan.ranks.empty() && !plan.drafter;

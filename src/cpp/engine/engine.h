@@ -86,10 +86,13 @@ class Engine {
   using ExpertUses = std::vector<std::vector<uint64_t>>;
   ExpertUses expert_uses() const;
   void set_expert_uses(const ExpertUses& uses) const;
-  // Copies all weights to pinned memory, for a later open() in this process. Throws kUnsupported on the CPU and for
-  // experts in host memory; kMemory if they take more than half of the available memory, or the system pins less.
-  std::shared_ptr<const KeptWeights> keep_weights() const;
-  // Whether an open() of the same files could use these weights.
+  // An empty copy of all weights, for keep_slice(). Throws kUnsupported on the CPU and for experts in host memory.
+  std::shared_ptr<KeptWeights> keep_weights() const;
+  // Copies the next slice to new pinned memory. Returns false once the copy is complete, which a later open() in this
+  // process can use. Takes the devices' turn for the copy alone, not while the system pins memory. Throws kMemory if
+  // the rest takes more than half of the available memory, or the system pins no more; the copy then stays as it is.
+  bool keep_slice(KeptWeights& kept, size_t slice_bytes) const;
+  // Whether the copy, complete or not, is of these files, devices and split.
   bool has_weights_of(const KeptWeights& kept) const;
   // Hash of the files' metadata, all weights and the settings that a saved session depends on. The first call reads the
   // files completely.

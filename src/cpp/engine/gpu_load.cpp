@@ -278,15 +278,19 @@ size_t expert_ring_bytes(Network& network) {
 }
 
 WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
-                         const gpu::Buffer* kept, const LoadProgress& progress) {
+                         const KeptWeights::Store* kept, const LoadProgress& progress) {
   const gpu::Device& device = stream.pack().device();
   WeightStore store;
   Carver counter, expert_counter;
   network.carve_planes(counter, expert_counter, part, {}, nullptr);
   store.memory = stream.reserve(counter.used());
   if (kept != nullptr) {  // the table of addresses and the vectors are then written again
-    LB_ASSERT(kept->size() == store.memory->size() && expert_counter.used() == 0);
-    stream.queue().copy_to_device(store.memory->data(), kept->data(), kept->size());
+    LB_ASSERT(kept->n_bytes() == store.memory->size() && expert_counter.used() == 0);
+    std::byte* to = store.memory->data();
+    for (const gpu::Buffer& slice : kept->slices) {
+      stream.queue().copy_to_device(to, slice.data(), slice.size());
+      to += slice.size();
+    }
   }
   Carver carver(*store.memory), expert_carver;
   if (expert_counter.used() > 0) {

@@ -34,8 +34,8 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
 size_t expert_ring_bytes(Network& network);
 
 // Loads the weights of a part and points the network at them. The last part also frees the network's host copies.
-// kept: the memory of the same store of an earlier load, from which the planes are copied; null: from the file.
+// kept: a complete copy of the same store of an earlier load, read in place of the file; null: the file is read.
 WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
-                         const gpu::Buffer* kept, const LoadProgress& progress);
+                         const KeptWeights::Store* kept, const LoadProgress& progress);
 
 }  // namespace lb

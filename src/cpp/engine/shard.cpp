@@ -10,7 +10,7 @@ Shard::Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs, c
       part_(part),
       turn_(backend_->device(), stream_) {}
 
-void Shard::load(Network& network, int n_threads, const gpu::Buffer* kept, const LoadProgress& progress) {
+void Shard::load(Network& network, int n_threads, const KeptWeights::Store* kept, const LoadProgress& progress) {
   weights_.push_back(backend_->load(network, part_, n_threads, *stream_, kept, progress));
 }
 

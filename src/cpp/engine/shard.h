@@ -26,7 +26,7 @@ class Shard {
   const NetworkPart& part() const { return part_; }
 
   // Copies the weights of this shard's part to the device and points the network at them. kept: as in Backend::load().
-  void load(Network& network, int n_threads, const gpu::Buffer* kept, const LoadProgress& progress);
+  void load(Network& network, int n_threads, const KeptWeights::Store* kept, const LoadProgress& progress);
   // The weights of each network loaded.
   std::span<const WeightStore> stores() const { return weights_; }
   // The weights of the first network loaded, in device memory; empty if they stay in the file's mapping.
