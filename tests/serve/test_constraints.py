@@ -231,14 +231,15 @@ def test_required_calls(dialect: str) -> None:
     write = DIALECTS[dialect].render_call
     full = {"city": 'A "b"\n<c>', "days": 3, "exact": True, "where": None, "tags": ["x", "y"], "note": "n"}
     first, second = write("get_weather", full), write("nothing", {})
-    between = {"llama_json": "; ", "mistral": ""}.get(dialect, "\n")
+    between = {"llama_json": "; ", "mistral": "", "gemma4": ""}.get(dialect, "\n")
     constraint = calls(dialect)
     assert refused_at(constraint, first) is None and ends(constraint) and not constraint.done
     assert refused_at(constraint, between + second) is None and ends(constraint)
     constraint.accept(tokens().end_ids[-1])
     assert constraint.done
+    written = dict(sorted(full.items())) if dialect == "gemma4" else full
     assert read(first + between + second, parser(dialect)) == [
-        ("call", "get_weather", json.dumps(full)), ("call", "nothing", "{}"),
+        ("call", "get_weather", json.dumps(written)), ("call", "nothing", "{}"),
     ]  # fmt: skip
     for wrong in (
         "Sure. " + first, write("get_time", {}), write("get_weather", {"days": 3}),
@@ -251,16 +252,53 @@ def test_required_calls(dialect: str) -> None:
     assert refused_at(alone, first) is None and alone.done
 
 
-def test_tags_that_are_control_tokens() -> None:
-    """As in Mistral's vocabularies: a call has the tokens of its tags, not their text."""
+def with_tags(kind: int, *tags: str) -> tuple[Tokenizer, GrammarTokens]:
+    """A vocabulary with a token of this type for each tag."""
     fields = small_vocabulary()
     texts, types = (list(fields[f"tokenizer.ggml.{key}"]) for key in ("tokens", "token_type"))
-    fields |= {"tokenizer.ggml.tokens": [*texts, "[TOOL_CALLS]", "[ARGS]"], "tokenizer.ggml.token_type": [*types, 3, 3]}
+    fields |= {
+        "tokenizer.ggml.tokens": [*texts, *tags],
+        "tokenizer.ggml.token_type": [*types, *[kind] * len(tags)],
+    }
     tokenizer = Tokenizer.from_gguf(fields, "x")
-    table = GrammarTokens(tokenizer, tokenizer.n_vocab, tokenizer.eos_ids)
+    return tokenizer, GrammarTokens(tokenizer, tokenizer.n_vocab, tokenizer.eos_ids)
+
+
+CONTROL, USER_DEFINED = 3, 4
+
+
+@pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED])
+def test_tags_of_gemma(kind: int) -> None:
+    """They are control tokens in a checkpoint, user-defined ones in a GGUF file. The quote of strings is one too."""
+    tokenizer, table = with_tags(kind, "<|tool_call>", "<tool_call|>", '<|"|>')
+    profile = Profile("x", dialect="gemma4")
+    strict = StrictCalls(table, profile, [replace(WEATHER, strict=True), WRITE])
+    grammar = tools_grammar(profile, [WEATHER, WRITE], ToolChoice("required", parallel=False))
+
+    def accepts(constraint: Constraint, text: str) -> bool:
+        for token in tokenizer.encode(text, add_bos=False):
+            if not allows(constraint, token):
+                return False
+            constraint.accept(token)
+        return True
+
+    write = DIALECTS["gemma4"].render_call
+    for arguments in ({"city": "a<|b"}, {"city": "", "tags": ["x", "<"], "where": {"at": "y"}}):
+        forced = TokenConstraint(table, grammar)
+        assert accepts(forced, write("get_weather", arguments)) and forced.done
+        assert accepts(strict, "Text " + write("get_weather", arguments)) and strict.mask() is None
+    assert accepts(strict, write("write", {"more": [1, "x"], "text": "y"})) and strict.mask() is None
+    for wrong in ({"days": 1}, {"city": 1}, {"city": "x", "tags": [1]}):
+        assert not accepts(TokenConstraint(table, grammar), write("get_weather", wrong))
+    assert not accepts(TokenConstraint(table, grammar), 'call:get_weather{city:<|"|>x')
+
+
+def test_tags_that_are_control_tokens() -> None:
+    """As in Mistral's vocabularies: a call has the tokens of its tags, not their text."""
+    tokenizer, table = with_tags(CONTROL, "[TOOL_CALLS]", "[ARGS]")
     profile, call = Profile("x", dialect="mistral"), '[TOOL_CALLS]get_weather[ARGS]{"city": "x"}'
     ids = tokenizer.encode(call, add_bos=False)
-    assert ids[0] == len(texts) and len(texts) + 1 in ids
+    assert ids[0] == tokenizer.id_of("[TOOL_CALLS]") and tokenizer.id_of("[ARGS]") in ids
     grammar = tools_grammar(profile, [WEATHER, NOTHING], ToolChoice("required", parallel=False))
     forced = TokenConstraint(table, grammar)
     strict = StrictCalls(table, profile, [replace(WEATHER, strict=True), NOTHING])
@@ -366,7 +404,7 @@ def test_a_forced_call_never_repeats_a_key(dialect: str) -> None:
         grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
         text = DIALECTS[dialect].render_call("put", {"x": 1, "y": 2, "z": 3})
         for repeated in ("x", "y"):
-            wrong = text.replace('"z"', f'"{repeated}"').replace("=z>", f"={repeated}>")
+            wrong = text.replace('"z"', f'"{repeated}"').replace("=z>", f"={repeated}>").replace("z:", f"{repeated}:")
             assert refused_at(TokenConstraint(tokens(), grammar), wrong) is not None
 
 
@@ -378,9 +416,9 @@ def test_objects_inside_a_forced_call_never_repeat_a_key(dialect: str) -> None:
     assert warnings == []
     for arguments in ({"at": {"x": 1, "z": 2}}, {"all": [{"x": 1, "z": 2}]}):
         text = DIALECTS[dialect].render_call("put", arguments)
-        right = text.replace('"z"', '"y"')
+        right = text.replace('"z"', '"y"').replace("z:", "y:")
         assert refused_at(TokenConstraint(tokens(), grammar), right) is None
-        for wrong in (text, text.replace('"z"', '"x"')):
+        for wrong in (text, text.replace('"z"', '"x"').replace("z:", "x:")):
             assert refused_at(TokenConstraint(tokens(), grammar), wrong) is not None
 
 

@@ -280,9 +280,13 @@ def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
 
 
 def _with_control_tokens(tokens: GrammarTokens, grammar: str) -> str:
-    """The check's vocabulary has no control tokens, so a grammar has their text until it was checked."""
+    """The check's vocabulary has no control tokens, so a grammar has their text until it was checked. A text that ends
+    with such a tag cannot contain it."""
     for rule, token in tokens.tags.items():
-        grammar = f"\n{grammar}\n".replace(f"\n{rule}\n", f"\n{rule.partition(':')[0]}: <[{token}]>\n")
+        name, _, tag = rule.partition(": ")
+        if f"\n{rule}\n" in f"\n{grammar}\n":
+            grammar = f"\n{grammar}\n".replace(f"\n{rule}\n", f"\n{name}: <[{token}]>\n")
+            grammar = re.sub(rf"\[suffix={re.escape(tag)}\](: .*)", rf"\1 {name}", grammar)
     return grammar
 
 

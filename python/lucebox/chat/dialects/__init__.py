@@ -47,7 +47,7 @@ class Dialect:
     tags: Mapping[str, str] = field(default_factory=dict)
     """Rules of the grammar that are one tag each, and the tag: a control token in most vocabularies."""
     close: str = hermes_json.CLOSE
-    """The tag after a call; empty: a call ends with its arguments."""
+    """The tag to which a call is free if its tool is not strict; empty: the arguments of such a call are any object."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -108,11 +108,13 @@ DIALECTS: Mapping[str, Dialect] = {
         "gemma4",
         {gemma4.OPEN: gemma4.Gemma4Reader},
         {},
-        None,
-        lambda parameters: (),
+        gemma4.grammar,
+        gemma4.unheld_keywords,
         gemma4.render_call,
         gemma4.render_begun,
         gemma4.render_broken,
+        tags=gemma4.TAGS,
+        close="",
     ),
 }
 

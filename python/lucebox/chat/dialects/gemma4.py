@@ -2,8 +2,7 @@
 
     <|tool_call>call:f{a:1,b:<|"|>text<|"|>}<tool_call|>
 
-The reader also accepts a missing closing tag, and strings without quotes. A grammar cannot hold calls of this format,
-because its tags are control tokens.
+The reader also accepts a missing closing tag, and strings without quotes. gemma4_grammar.py has the grammar.
 """
 
 from __future__ import annotations
@@ -12,12 +11,23 @@ import json
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from lucebox.chat.dialects.gemma4_grammar import CLOSE, OPEN, QUOTE, TAGS, grammar, in_order, unheld_keywords
 from lucebox.chat.dialects.reader import CallReader, Steps, after_space, literal
 from lucebox.chat.json_text import Malformed
 
-__all__ = ["CLOSE", "OPEN", "THINK", "THINK_END", "Gemma4Reader", "render_begun", "render_broken", "render_call"]
+__all__ = [
+    "OPEN",
+    "TAGS",
+    "THINK",
+    "THINK_END",
+    "Gemma4Reader",
+    "grammar",
+    "render_begun",
+    "render_broken",
+    "render_call",
+    "unheld_keywords",
+]
 
-OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 THINK, THINK_END = "<|channel>thought\n", "<channel|>"
 _MAX_NAME, _MAX_DEPTH = 256, 100
 
@@ -133,7 +143,7 @@ def _scalar(text: str) -> str:
 
 def _rendered(value: object) -> str:
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_rendered(one)}" for key, one in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_rendered(one)}" for key, one in in_order(value)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_rendered, value)) + "]"
     if isinstance(value, str):

@@ -18,6 +18,7 @@ __all__ = [
     "choices_of",
     "converted",
     "forms_of",
+    "kinds_of",
     "is_text",
     "may_quote",
     "parts_of",
@@ -148,13 +149,18 @@ def _choices(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> 
 
 def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
     """Whether every value is a string; with among_others, whether a value may be a string."""
-    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    kinds = kinds_of(schema)
     return not kinds or ("string" in kinds if among_others else kinds == {"string"})
+
+
+def kinds_of(schema: Mapping[str, Any]) -> set[str]:
+    """The types that a self-contained schema allows; empty if it does not restrict them."""
+    return set(_types(schema, schema, _MAX_DEPTH))
 
 
 def may_quote(schema: Mapping[str, Any]) -> bool:
     """Whether a value may contain other text: strings do, and lists and objects of strings."""
-    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    kinds = kinds_of(schema)
     return not kinds or not kinds.isdisjoint(("string", "array", "object"))
 
 
@@ -169,7 +175,7 @@ def allows_others(schema: Mapping[str, Any]) -> bool:
 
 def converted(text: str, schema: Mapping[str, Any]) -> str:
     """The JSON value of a text. A text that matches no type of the schema becomes a string; the tool reports it."""
-    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    kinds = kinds_of(schema)
     if text.lower() in ("true", "false") and "boolean" in kinds:
         return text.lower()
     if text in ("null", "None") and "null" in kinds:

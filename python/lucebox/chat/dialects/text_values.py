@@ -9,7 +9,7 @@ from typing import Any
 
 from lucebox.chat.dialects.schema_types import choices_of, forms_of, is_text, parts_of, self_contained
 
-__all__ = ["options_of", "text_terminal", "unheld_keywords"]
+__all__ = ["options_of", "text_terminal", "unheld_keywords", "unheld_of"]
 
 ANY = "/(?s:.*)/"
 NO_CLOSER = r"~/(?s:.*)\n<\/parameter(?s:.*)/"
@@ -20,8 +20,9 @@ _MAX_LENGTH = 1000  # a mask takes 1.7 ms for a string with a length limit, else
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # escaped characters and classes, which are not operators
 
 
-def text_terminal(schema: Mapping[str, Any]) -> str:
-    """A Lark terminal for the strings of a self-contained schema, as far as the schema can be enforced."""
+def text_terminal(schema: Mapping[str, Any], no_closer: str = NO_CLOSER) -> str:
+    """A Lark terminal for the strings of a self-contained schema, as far as the schema can be enforced. no_closer: a
+    terminal for texts without the tag that ends a string."""
     if not _is_plain(schema):
         return ANY
     least, most = (_length(schema.get(key)) for key in ("minLength", "maxLength"))
@@ -31,7 +32,7 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
     if least or most is not None:
         terminals.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
     if least or whole is not None:
-        terminals.append(NO_CLOSER)
+        terminals.append(no_closer)
     return " & ".join(terminals) or ANY
 
 
@@ -53,10 +54,14 @@ def options_of(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _unheld(properties: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:
     for part in properties.values():
         for schema in options_of(self_contained(part if isinstance(part, Mapping) else {}, parameters)):
-            if choices_of(schema) or not is_text(schema, among_others=True):
-                continue
-            found = {key for one in parts_of(schema) for key in _KEYWORDS if one.get(key) is not None}
-            yield from found - (_held(schema) if _is_plain(schema) else set())
+            if not choices_of(schema) and is_text(schema, among_others=True):
+                yield from unheld_of(schema)
+
+
+def unheld_of(schema: Mapping[str, Any]) -> set[str]:
+    """Keywords of a self-contained schema of strings that `text_terminal` does not enforce."""
+    found = {key for one in parts_of(schema) for key in _KEYWORDS if one.get(key) is not None}
+    return found - (_held(schema) if _is_plain(schema) else set())
 
 
 def _held(schema: Mapping[str, Any]) -> set[str]:
