@@ -180,10 +180,10 @@ def fp8_rows(values: F32) -> tuple[NDArray[np.uint8], F32]:
 
 
 def read_tensors(path: Path) -> Typed:
-    """Tensors of U8, F32 and BF16; values of BF16 as their bits."""
+    """Tensors of U8, I64, F32 and BF16; values of BF16 as their bits."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
-    types = {"U8": np.uint8, "F32": np.float32, "BF16": np.uint16}
+    types = {"U8": np.uint8, "I64": np.int64, "F32": np.float32, "BF16": np.uint16}
     found: Typed = {}
     for name, entry in json.loads(data[8 : 8 + size]).items():
         if name != "__metadata__":

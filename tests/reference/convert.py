@@ -58,7 +58,10 @@ TOWER_LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+ASSISTANT = "gemma4-assistant"
 TOP_NAMES = {hf: gguf for gguf, hf in checkpoints.TOP_NAMES.items()} | {
+    "pre_projection": "nextn.pre_projection",
+    "post_projection": "nextn.post_projection",
     "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj",
     "model.per_layer_projection_norm": "per_layer_proj_norm",
@@ -66,16 +69,20 @@ TOP_NAMES = {hf: gguf for gguf, hf in checkpoints.TOP_NAMES.items()} | {
 
 
 def to_gguf(folder: Path, path: Path) -> Path:
-    """The text model of a checkpoint."""
-    config = json.loads((folder / "config.json").read_text())
-    config = config.get("text_config", config)
+    """The text model of a checkpoint, or an assistant of Gemma 4."""
+    whole = json.loads((folder / "config.json").read_text())
+    config = whole.get("text_config", whole)
     weights = {
         name.replace("model.language_model.", "model."): value
         for name, value in values_of(folder / "model.safetensors").items()
-        if not name.startswith(TOWER)
+        if not name.startswith((*TOWER, "masked_embedding."))
     }
     architecture = ARCHITECTURES[config["model_type"]]
-    fields = {"general.architecture": architecture, **metadata(config)}
+    own: dict[str, Any] = {}
+    if whole["model_type"] == "gemma4_assistant":
+        architecture = ASSISTANT
+        own = {"embedding_length_out": whole["backbone_hidden_size"], "nextn_predict_layers": config["num_hidden_layers"]}
+    fields = {"general.architecture": architecture, **metadata(config), **own}
     tensors: dict[str, F32 | gguf_files.Packed] = {}
     for name, value in weights.items():
         if architecture in PERMUTED and name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -86,8 +93,8 @@ def to_gguf(folder: Path, path: Path) -> Path:
     for key in ("long", "short"):
         if factors := scaling.get(f"{key}_factor"):
             tensors[f"rope_factors_{key}.weight"] = np.array(factors, np.float32)
-    if architecture == "gemma4":
-        pairs = config["global_head_dim"] // 2
+    if architecture in ("gemma4", ASSISTANT):
+        pairs = fields["attention.key_length"] // 2
         rotated = int(pairs * scaling["full_attention"]["partial_rotary_factor"])
         tensors["rope_freqs.weight"] = np.array([1.0] * rotated + [1e30] * (pairs - rotated), np.float32)
     return gguf_files.write(path, fields, tensors)
@@ -134,6 +141,8 @@ def values_of(path: Path) -> dict[str, F32]:
     """All tensors of a file in fp32."""
     values = {}
     for name, (dtype, array) in checkpoints.read_tensors(path).items():
+        if dtype == "I64":
+            continue  # the order of an assistant's vocabulary
         assert dtype in ("BF16", "F32")
         values[name] = (array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array
     return values
@@ -149,7 +158,7 @@ def gguf_name(name: str, architecture: str) -> str:
     if stem in TOP_NAMES:
         return f"{TOP_NAMES[stem]}.weight"
     _, _, layer, kind = stem.split(".", 3)
-    names = LAYER_NAMES | GEMMA4_NAMES if architecture == "gemma4" else LAYER_NAMES
+    names = LAYER_NAMES | GEMMA4_NAMES if architecture.startswith("gemma4") else LAYER_NAMES
     own = names[kind]
     return f"blk.{layer}.{own}" if own.endswith(".scale") else f"blk.{layer}.{own}.weight"
 
@@ -157,12 +166,14 @@ def gguf_name(name: str, architecture: str) -> str:
 def gemma4_metadata(config: dict[str, Any]) -> dict[str, Any]:
     n, n_shared = config["num_hidden_layers"], config["num_kv_shared_layers"]
     sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
-    large, small = config["global_head_dim"], config["head_dim"]
-    kv_heads = [config["num_key_value_heads"]] * n
+    full = {"head_dim": config.get("global_head_dim")}
     if config["attention_k_eq_v"]:
-        kv_heads = [
-            of if slides else config["num_global_key_value_heads"] for of, slides in zip(kv_heads, sliding, strict=True)
-        ]
+        full["num_key_value_heads"] = config.get("num_global_key_value_heads")
+    overrides = {int(i): own for i, own in config.get("per_layer_config", {}).items()}
+    if not overrides:  # saved before transformers 5.24
+        overrides = {i: full for i, slides in enumerate(sliding) if not slides}
+    large, small = overrides[sliding.index(False)]["head_dim"], config["head_dim"]
+    kv_heads = [overrides.get(i, {}).get("num_key_value_heads", config["num_key_value_heads"]) for i in range(n)]
     ffn = [config["intermediate_size"] * (2 if config["use_double_wide_mlp"] and i >= n - n_shared else 1)
            for i in range(n)]  # fmt: skip
     experts = {
@@ -172,6 +183,7 @@ def gemma4_metadata(config: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         **(experts if config["enable_moe_block"] else {}),
+        **({"final_logit_softcapping": cap} if (cap := config["final_logit_softcapping"]) else {}),
         "block_count": n,
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
@@ -187,7 +199,6 @@ def gemma4_metadata(config: dict[str, Any]) -> dict[str, Any]:
         "attention.sliding_window_pattern": sliding,
         "attention.shared_kv_layers": n_shared,
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "final_logit_softcapping": config["final_logit_softcapping"],
         "rope.freq_base": config["rope_parameters"]["full_attention"]["rope_theta"],
         "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"],
         "rope.dimension_count": large,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lucebox import _engine
-from lucebox.errors import InvalidRequestError
+from lucebox.errors import InvalidRequestError, LuceboxError
 from lucebox.models import catalog
 from lucebox.models.hub import Progress
 from lucebox.models.resolve import ResolvedModel, resolve
@@ -25,6 +26,8 @@ _MTP_TENSOR = {
     _engine.GgufFile: re.compile(r"blk\.\d+\.nextn\."),  # Ollama's mtp.* tensors have a different layout
     _engine.Safetensors: re.compile(r"(model\.)?mtp\."),
 }
+# Names of GGUF files that may be an assistant of Gemma 4.
+_ASSISTANT = re.compile(r"(?<![a-z0-9])(assistant|mtp)(?![a-z0-9])", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,9 @@ def resolve_drafts(
     """The drafters to try for a model, in this order; only "auto" has more than one.
 
     draft: as `Drafters.parse` reads it, with a drafter as `resolve` finds it; or "auto", which downloads nothing. It
-    tries, in order: the catalog's drafter for the model, if it is on this machine, with the suffix drafter; the
-    prediction block (MTP) of the model's file, with the suffix drafter; the suffix drafter alone; none.
+    tries, in order, each with the suffix drafter: the catalog's drafter for the model, if it is on this machine; the
+    prediction block (MTP) of the model's file; an assistant of Gemma 4 beside the model. Then the suffix drafter alone;
+    none.
 
     Raises:
         ModelNotFoundError, HubError: the drafter cannot be found or fetched.
@@ -102,10 +106,30 @@ def resolve_drafts(
 
 
 def _own_drafters(model: ResolvedModel) -> Iterator[str]:
-    """The draft models that come with a model: the catalog's, and the prediction block in its file."""
+    """The draft models that come with a model: the catalog's, the prediction block in its file, assistants beside it."""
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
         yield str(file)
     opened = _engine.open_model_file(str(model.path))
     if any(_MTP_TENSOR[type(opened)].match(name) for name, *_ in opened.tensors):
         yield "mtp"
+    if isinstance(opened, _engine.GgufFile):
+        yield from _assistant_files(model.path, opened)
+    elif opened.config.get("model_type", "").startswith("gemma4"):  # type: ignore[attr-defined]
+        folder = model.path.with_name(f"{model.path.name}-assistant")
+        if (folder / "config.json").is_file():
+            yield str(folder)
+
+
+def _assistant_files(path: Path, model: _engine.GgufFile) -> Iterator[str]:
+    """Assistants for this model of Gemma 4 in its folder."""
+    if model.metadata.get("general.architecture") != "gemma4":
+        return
+    for file in sorted(path.parent.glob("*.gguf")):
+        if file == path or not _ASSISTANT.search(file.name):
+            continue
+        with suppress(LuceboxError):
+            metadata = _engine.GgufFile(str(file)).metadata
+            width = metadata.get("gemma4-assistant.embedding_length_out")
+            if width == model.metadata.get("gemma4.embedding_length"):
+                yield str(file)

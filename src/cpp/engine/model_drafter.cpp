@@ -32,7 +32,7 @@ bool ModelDrafter::start(const DraftRequest& request) {
 
 void ModelDrafter::send(int32_t root, int depth) {
   SequenceState& state = timeline_.state();
-  const int n_past = state.n_tokens(), n_positions = model().max_depth() + 1;
+  const int n_past = state.n_tokens(), last_slot = n_past - 1, n_positions = model().max_depth() + 1;
   timeline_.settle_steps();
   state.begin_draft(n_positions);
   std::array<int32_t, 3 * kMaxTree> positions;
@@ -42,6 +42,7 @@ void ModelDrafter::send(int32_t root, int depth) {
     Stream& stream = state.stream_of(i);
     stream.upload(memory_[i].root.token, &root, sizeof root);
     stream.upload(memory_[i].root.positions, positions.data(), 3 * n_positions * sizeof(int32_t));
+    stream.upload(memory_[i].root.last_slot, &last_slot, sizeof last_slot);
   }
   send(depth);
 }
@@ -107,14 +108,18 @@ AcceptPath ModelDrafter::accept_path(int shard) {
           .accepted = numbers.accepted,
           .root = memory_[shard].root.token,
           .positions = memory_[shard].root.positions,
+          .last_slot = memory_[shard].root.last_slot,
           .n_positions = model().max_depth() + 1};
+}
+
+int ModelDrafter::first_moved_layer() const {
+  return model().reads_target_cache() ? 0 : timeline_.engine().model().info().n_layers;
 }
 
 void ModelDrafter::send_moves() {
   SequenceState& state = timeline_.state();
-  const int n_target = timeline_.engine().model().info().n_layers;
   for (size_t i = 0; i < memory_.size(); ++i)
-    state.send_moves(int(i), n_target, static_cast<int>(state.layers().size()), memory_[i].n_before);
+    state.send_moves(int(i), first_moved_layer(), static_cast<int>(state.layers().size()), memory_[i].n_before);
 }
 
 }  // namespace lb

@@ -43,8 +43,9 @@ class ModelDrafter final : public Drafter {
   bool fits_ahead();
   // Addresses to which the device writes its accepted path and the inputs of a draft below the path's end.
   AcceptPath accept_path(int shard);
-  // Moves the K and V of the draft layers along the accepted path.
+  // Moves the K and V that the next draft reads along the accepted path: layers from first_moved_layer() on.
   void send_moves();
+  int first_moved_layer() const;
 
   // Whether a benchmark's log probabilities replace the draft model's.
   void set_replayed(bool is_replayed) { is_replayed_ = is_replayed; }

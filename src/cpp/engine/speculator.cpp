@@ -284,7 +284,7 @@ void Speculator::commit(const Verdict& verdict) {
   const std::lock_guard lock(timeline_.turn());
   const int n_layers = static_cast<int>(timeline_.state().layers().size());
   parts_.start();
-  timeline_.commit_path(walk.path(), verdict.draft_is_ahead ? timeline_.engine().model().info().n_layers : n_layers);
+  timeline_.commit_path(walk.path(), verdict.draft_is_ahead ? drafters_.model->first_moved_layer() : n_layers);
   parts_.end(StepPart::kWalk);
   if (walk.is_active()) counts_.by_length[walk.path().size() - 1] += 1;
   if (is_planned) {

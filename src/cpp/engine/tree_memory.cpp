@@ -16,6 +16,7 @@ TreeMemory::TreeMemory(Carver& carver, const Model* target, const DraftModel* dr
   n_before = carver.take<int32_t>(1);
   root.token = carver.take<int32_t>(1);
   root.positions = carver.take<int32_t>(3 * (draft->max_depth() + size_t{1}));
+  root.last_slot = carver.take<int32_t>(1);
 }
 
 size_t TreeMemory::planned_bytes(const Model* target, const DraftModel* draft, const EngineOptions& options) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "models/dflash.h"
+#include "models/gemma4_assistant.h"
 
 namespace lb {
 
@@ -57,11 +58,11 @@ void DraftModel::top_tokens(const DraftWorkspace& ws, int row, int rows, float s
 
 std::unique_ptr<DraftModel> make_draft_model(const ModelFile& file, const Model& target) {
   if (is_dflash(file)) return make_dflash(file, target);
+  if (is_gemma4_assistant(file)) return make_gemma4_assistant(file, target);
   if (std::unique_ptr<DraftModel> mtp = make_mtp(file, target)) return mtp;
   fail(ErrorCode::kUnsupported, file.path,
-       ": this is no draft model; supported: DFlash (dflash, dflash-draft, qwen35-dflash-draft, gemma4-dflash-draft) "
-       "and "
-       "the prediction block (MTP) of Qwen3.5");
+       ": this is no draft model; supported: DFlash (dflash, dflash-draft, qwen35-dflash-draft, gemma4-dflash-draft), "
+       "the assistant of Gemma 4 (gemma4-assistant) and the prediction block (MTP) of Qwen3.5");
 }
 
 }  // namespace lb

@@ -33,19 +33,22 @@ struct StepRing {
   // Room for the rows of a page, which one step_context() call processes, and for the row before them.
   static constexpr int kRows = 2 * kPageTokens;
   float* rows;  // [kRows, n_taps * hidden], in the stream's memory
+
+  float* row(int slot, int width) const { return rows + static_cast<size_t>(slot % kRows) * width; }
 };
 
 // The newest token, which the target has not computed yet. All pointers are in the stream's memory.
 struct DraftRoot {
   int32_t* token;      // [1]
   int32_t* positions;  // [3, max_depth + 1]: n_past + r on each axis
+  int32_t* last_slot;  // [1] n_past - 1, the slot of the newest committed token
 };
 
 struct DraftWorkspace {
   float* taps;       // [max_rows, n_taps * hidden], the target of Append::outputs
   int32_t* ids;      // [depth, n_candidates] result of propose()
   float* logprobs;   // [depth, n_candidates] natural logarithms, descending
-  float* hidden;     // [max_depth, hidden] input of the head
+  float* hidden;     // [max_depth, hidden] each depth's row in the target's hidden space; of most kinds the head's input
   float* logits;     // [max_depth, vocab]
   float *cos, *sin;  // [max_rows, n_rot / 2]
   Carver scratch;
@@ -53,12 +56,16 @@ struct DraftWorkspace {
 
 class DraftModel : public Network {
  public:
-  const std::string& kind() const { return kind_; }      // "dflash", "mtp"
+  const std::string& kind() const { return kind_; }      // "dflash", "mtp", "assistant"
   std::span<const int> taps() const { return taps_; }    // target layers whose output context() reads
   int tap_width() const;                                 // n_taps * hidden
   int max_depth() const { return max_depth_; }           // most tokens of a path
   int n_candidates() const { return n_candidates_; }     // candidates per depth of propose()
   bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
+
+  // Whether propose() reads keys and values of the target's layers. They must then be on the draft's device, and moved
+  // along an accepted path before propose().
+  bool reads_target_cache() const { return reads_target_cache_; }
 
   size_t workspace_bytes(int max_rows) const;  // max_rows: most rows of an append of the target
   DraftWorkspace workspace(Carver carver, int max_rows) const;
@@ -92,13 +99,13 @@ class DraftModel : public Network {
   std::string kind_;
   std::vector<int> taps_;
   int max_depth_ = 0, n_candidates_ = 0, n_rot_ = 0;
-  bool is_sequential_ = false;
+  bool is_sequential_ = false, reads_target_cache_ = false;
 
  private:
   DraftWorkspace carve(Carver& carver, int max_rows) const;
 };
 
-// The draft model in a separate file: DFlash, or a file that holds only a prediction block (MTP). Throws kUnsupported
+// The draft model in a separate file: DFlash, Gemma 4's assistant, or a file that holds only a prediction block (MTP). Throws kUnsupported
 // when it does not fit the target. File and target must outlive the result.
 std::unique_ptr<DraftModel> make_draft_model(const ModelFile& file, const Model& target);
 

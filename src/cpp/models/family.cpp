@@ -124,6 +124,9 @@ void read_common(const Fields& fields, ModelInfo& info, const Allowed& allowed) 
   if (!allowed.own_rope) info.max_context = scaled_context(fields, info.max_context);
   info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
   refuse_flag(fields, "use_sliding_window");
+  const Json* overrides = fields.hf("per_layer_config");
+  if (overrides != nullptr && !overrides->members().empty() && !allowed.layers_differ)
+    fields.refuse({"", {"per_layer_config"}}, "lets layers differ; that is not supported");
 }
 
 Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const NormNames& ffn_norm) {

@@ -132,11 +132,13 @@ struct Family {
   bool has_gelu() const { return std::string_view(allowed.activation) != "silu"; }
 };
 
-extern const Family kGemma4, kGptOss, kLlama, kMistral3, kPhi3, kQwen3, kQwen3Moe, kQwen35, kQwen35Moe, kSmolLm3;
+extern const Family kGemma4, kGemma4Assistant, kGptOss, kLlama, kMistral3, kPhi3, kQwen3, kQwen3Moe, kQwen35, kQwen35Moe, kSmolLm3;
 
 // The family of this general.architecture; null: none.
 const Family* find_family(std::string_view gguf);
 FamilyConfig read_config(const Family& family, const Fields& fields);
+// Binds the mixers, feed-forward networks and post norms of the layers that bind_common() has begun.
+void bind_layers(Binder& binder, const Family& family, const FamilyConfig& config, Weights& weights);
 // Binds a file of a family: the loop over layers of all families. Throws if a tensor is missing or unbound.
 std::unique_ptr<Model> make_family(const Family& family, const ModelFile& file);
 

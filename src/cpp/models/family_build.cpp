@@ -129,6 +129,14 @@ FamilyConfig read_config(const Family& family, const Fields& fields) {
   return config;
 }
 
+void bind_layers(Binder& binder, const Family& family, const FamilyConfig& config, Weights& weights) {
+  for (int i = 0; i < config.info.n_layers; ++i) {
+    weights.layers[i].mixer = bind_mixer(binder, family, config, i);
+    weights.layers[i].ffn = bind_feed_forward(binder, family, config, i);
+    if (family.has_post_norms) bind_post_norms(binder, config, i, weights.layers[i]);
+  }
+}
+
 std::unique_ptr<Model> make_family(const Family& family, const ModelFile& file) {
   const Fields fields(file, family.gguf, family.defaults);
   FamilyConfig config = read_config(family, fields);
@@ -143,11 +151,7 @@ std::unique_ptr<Model> make_family(const Family& family, const ModelFile& file) 
   if (config.token_input_dim > 0) weights.token_inputs = bind_token_inputs(binder, config);
   if (config.query_scale.factor > 0)
     weights.second_rope = query_angles(weights.rope, config.query_scale, info.max_context);
-  for (int i = 0; i < info.n_layers; ++i) {
-    weights.layers[i].mixer = bind_mixer(binder, family, config, i);
-    weights.layers[i].ffn = bind_feed_forward(binder, family, config, i);
-    if (family.has_post_norms) bind_post_norms(binder, config, i, weights.layers[i]);
-  }
+  bind_layers(binder, family, config, weights);
   if (family.skips != nullptr) binder.skip([&](std::string_view name) { return family.skips(name, config); });
   // Old checkpoints also store the rope frequencies, which follow from the configuration. Quantised checkpoints may
   // have scales of an FP8 KV cache, which this engine does not support.

@@ -3,7 +3,9 @@
 // experts beside the dense network.
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -36,6 +38,32 @@ std::vector<int> by_layer(const Fields& fields, const char* key, int n, int othe
     fields.refuse({key, {}}, cat("lists ", list->size(), " layers; the model has ", n));
   for (int i = 0; i < n; ++i) values[i] = static_cast<int>(std::clamp<uint64_t>((*list)[i], 1, 1 << 24));
   return values;
+}
+
+// Since 5.24 transformers lists what differs from the other layers, instead of the sizes of all full layers:
+// per_layer_config = {"05": {"head_dim": 512, "num_key_value_heads": 4}}. False: the file has no such list.
+bool read_overrides(const Fields& fields, FamilyConfig& config) {
+  const Json* list = fields.hf("per_layer_config");
+  if (list == nullptr) return false;
+  const int n = config.info.n_layers;
+  for (LayerKind& layer : config.layers)
+    layer.head_dim = config.info.head_dim, layer.n_kv_heads = config.info.n_kv_heads;
+  for (const Json::Member& member : list->members()) {
+    int i = -1;
+    const char* const end = member.key.data() + member.key.size();
+    const auto [parsed, error] = std::from_chars(member.key.data(), end, i);
+    LB_CHECK(error == std::errc() && parsed == end && i >= 0 && i < n, kFormat, member.value.where(),
+             ": per_layer_config names layer \"", member.key, "\"; the model has ", n, " layers");
+    for (const auto& [key, value] : member.value.members()) {
+      LB_CHECK(key == "head_dim" || key == "num_key_value_heads", kUnsupported, value.where(),
+               ": per_layer_config changes ", key,
+               " of a layer, which is not supported; supported: head_dim, num_key_value_heads");
+      LB_CHECK(value.integer() >= 1 && value.integer() <= 1 << 16, kFormat, value.where(), ": ", key, " is ",
+               value.integer());
+      (key == "head_dim" ? config.layers[i].head_dim : config.layers[i].n_kv_heads) = static_cast<int>(value.integer());
+    }
+  }
+  return true;
 }
 
 // 26B-A4B has a mixture beside each dense network.
@@ -81,10 +109,21 @@ bool has_whole_images(const Fields& fields, const FamilyConfig& config) {
   return true;
 }
 
-void read(const Fields& fields, FamilyConfig& config) {
+const FieldName kShared{"attention.shared_kv_layers", {"num_kv_shared_layers"}};
+
+// Layers at the end that read the keys and values of an earlier layer.
+int shared_layers(const Fields& fields, int n) {
+  const Json* shared = fields.hf("num_kv_shared_layers");
+  const uint64_t n_shared = fields.is_gguf() ? fields.gguf()->find_uint(fields.gguf_key(kShared.gguf)).value_or(0)
+                            : shared != nullptr ? static_cast<uint64_t>(shared->integer())
+                                                : 0;
+  if (n_shared >= static_cast<uint64_t>(n)) fields.refuse(kShared, cat("is ", n_shared, " of ", n, " layers"));
+  return static_cast<int>(n_shared);
+}
+
+void read_layers(const Fields& fields, FamilyConfig& config, int n_shared) {
   ModelInfo& info = config.info;
   const int n = info.n_layers;
-  const FieldName shared_name{"attention.shared_kv_layers", {"num_kv_shared_layers"}};
   const int window = checked_window(fields, fields.count({"attention.sliding_window", {"sliding_window"}}, 512));
   // GGUF names the large heads first, config.json the small ones.
   const int small = fields.is_gguf() ? fields.count({"attention.key_length_swa", {}}, info.head_dim) : info.head_dim;
@@ -94,22 +133,27 @@ void read(const Fields& fields, FamilyConfig& config) {
   const std::vector<int> ffn = by_layer(fields, "feed_forward_length", n, info.ffn);
   const std::vector<bool> sliding = sliding_layers(fields, n);
   const bool is_wide = fields.flag({"", {"use_double_wide_mlp"}}, false);
+  const bool has_overrides = read_overrides(fields, config);
 
-  const Json* shared = fields.hf("num_kv_shared_layers");
-  const uint64_t n_shared = fields.is_gguf() ? fields.gguf()->find_uint(fields.gguf_key(shared_name.gguf)).value_or(0)
-                            : shared != nullptr ? static_cast<uint64_t>(shared->integer())
-                                                : 0;
-  if (n_shared >= static_cast<uint64_t>(n)) fields.refuse(shared_name, cat("is ", n_shared, " of ", n, " layers"));
-  const int first_shared = n - static_cast<int>(n_shared);
-  int source[2] = {-1, -1};  // the last layer of its own keys and values: full, sliding
+  const int first_shared = n - n_shared;
+  int source[2] = {-1, -1};   // the last layer of its own keys and values: full, sliding
+  int head_dims[2] = {0, 0};  // of the full and of the sliding layers, which each share a table of angles
   for (int i = 0; i < n; ++i) {
     LayerKind& layer = config.layers[i];
     layer.window = sliding[i] ? window : 0;
-    layer.head_dim = sliding[i] ? small : large;
     layer.rotation = sliding[i] ? Rotation::kSecond : Rotation::kFirst;
-    layer.n_kv_heads = heads[i];
-    if (!sliding[i] && shares_values)
-      layer.n_kv_heads = fields.count({"", {"num_global_key_value_heads"}}, info.n_kv_heads);
+    if (!has_overrides) {
+      layer.head_dim = sliding[i] ? small : large;
+      layer.n_kv_heads = heads[i];
+      if (!sliding[i] && shares_values)
+        layer.n_kv_heads = fields.count({"", {"num_global_key_value_heads"}}, info.n_kv_heads);
+    }
+    int& head_dim = head_dims[sliding[i]];
+    if (head_dim == 0) head_dim = layer.head_dim;
+    if (layer.head_dim != head_dim || head_dim > 512 || head_dim % 8 != 0)
+      fields.refuse({"attention.key_length", {"head_dim"}},
+                    cat("is ", layer.head_dim, " in layer ", i,
+                        "; supported: multiples of 8 up to 512, the same in all layers of a kind"));
     if (info.n_heads % layer.n_kv_heads != 0)
       fields.refuse({"attention.head_count_kv", {"num_key_value_heads"}},
                     cat("gives ", layer.n_kv_heads, " of layer ", i, ", which do not divide ", info.n_heads));
@@ -119,11 +163,16 @@ void read(const Fields& fields, FamilyConfig& config) {
       source[sliding[i]] = i;
     } else {
       layer.kv_from = source[sliding[i]];
-      if (layer.kv_from < 0) fields.refuse(shared_name, cat("leaves layer ", i, " without keys and values"));
+      if (layer.kv_from < 0) fields.refuse(kShared, cat("leaves layer ", i, " without keys and values"));
       layer.n_kv_heads = config.layers[layer.kv_from].n_kv_heads;
     }
   }
-  info.head_dim = info.n_rot = large;
+  info.head_dim = info.n_rot = head_dims[0] > 0 ? head_dims[0] : large;
+}
+
+void read(const Fields& fields, FamilyConfig& config) {
+  ModelInfo& info = config.info;
+  read_layers(fields, config, shared_layers(fields, info.n_layers));
   info.embedding_scale = rounded_root(info.hidden);
   info.logit_cap = fields.find_positive({"final_logit_softcapping", {"final_logit_softcapping"}}).value_or(0);
   info.images = ImagePositions::kSequence;
@@ -181,6 +230,14 @@ bool is_skipped(std::string_view name, const FamilyConfig& config) {
   return false;
 }
 
+// All layers read keys and values of the target, so none reads them from another layer of its own model.
+void read_assistant(const Fields& fields, FamilyConfig& config) { read_layers(fields, config, 0); }
+
+// Centroids of the vocabulary, which narrow the head to a part of it.
+bool is_skipped_in_assistant(std::string_view name, const FamilyConfig&) {
+  return name.starts_with("masked_embedding.") || name.starts_with("masked_embd_");
+}
+
 }  // namespace
 
 const Family kGemma4 = {
@@ -196,6 +253,20 @@ const Family kGemma4 = {
     .bind_ropes = bind_ropes,
     .bind_experts = bind_experts,
     .skips = is_skipped,
+};
+
+// The assistant's network (gemma4_assistant.cpp): no model by itself.
+const Family kGemma4Assistant = {
+    .gguf = "gemma4-assistant",
+    .hf = {},
+    .defaults = kGemma4.defaults,
+    .allowed = kGemma4.allowed,
+    .attention = kGemma4.attention,
+    .ffn_norm = kGemma4.ffn_norm,
+    .has_post_norms = true,
+    .read = read_assistant,
+    .bind_ropes = bind_ropes,
+    .skips = is_skipped_in_assistant,
 };
 
 }  // namespace lb

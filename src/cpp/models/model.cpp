@@ -60,6 +60,13 @@ bool Model::is_divisible() const {
          });
 }
 
+int Model::last_kv_layer(bool has_window) const {
+  for (int i = info_.n_layers - 1; i >= 0; --i)
+    if (const auto* attention = std::get_if<AttentionBlock>(&weights_.layers[i].mixer))
+      if (attention->has_kv() && (attention->window > 0) == has_window) return i;
+  return -1;
+}
+
 void Model::set_context(int tokens) {
   RopeAngles& rope = weights_.rope;
   if (!rope.long_inv_freq.empty() && tokens > rope.long_from)

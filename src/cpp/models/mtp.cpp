@@ -10,8 +10,8 @@
 #include "models/draft_model.h"
 #include "models/family.h"
 #include "models/rope_angles.h"
+#include "models/kept_row.h"
 #include "ops/copy_rows.h"
-#include "ops/previous_row.h"
 
 namespace lb {
 namespace {
@@ -107,9 +107,7 @@ class Mtp final : public DraftModel {
     op.eps = target_.info().eps;
     return op;
   }
-  float* row_of(const StepRing& ring, int slot) const {
-    return ring.rows + static_cast<size_t>(slot % StepRing::kRows) * info_.hidden;
-  }
+  KeptRow kept_row() const { return {state_layer(1), shard(), info_.hidden}; }
   CopyRows copy(const float* x, float* y, int rows = 1) const {
     return {.x = x, .y = y, .rows = rows, .dim = info_.hidden, .y_rows = rows, .y_stride = info_.hidden};
   }
@@ -156,19 +154,7 @@ void Mtp::combine(const int32_t* tokens, const float* hidden, int rows, const Bu
 void Mtp::context(const DraftRows& in, const DraftWorkspace& ws, Activations activations, Stream& stream) const {
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
-  for (const Segment& rows : in.segments) {
-    const RowLayer kept = rows.state->row(state_layer(1), shard());
-    const size_t first = static_cast<size_t>(rows.first_row) * info_.hidden;
-    run(PreviousRow{.x = in.taps + first,
-                    .history = kept.history,
-                    .pending = kept.pending,
-                    .y = b.before + first,
-                    .accepted = rows.state->accepted(shard()),
-                    .tree = rows.tree,
-                    .rows = rows.rows,
-                    .dim = info_.hidden},
-        stream);
-  }
+  kept_row().append(in, b.before, stream);
   keys_values(in, b, ws, activations, scratch, stream);
 }
 
@@ -183,38 +169,21 @@ void Mtp::keys_values(const DraftRows& in, const Buffers& b, const DraftWorkspac
   append_keys_values(blocks, state_layer(0), b.y, step);
 }
 
-// Plain steps do not update the row layer. It is folded before the first plain step, and that step's previous row is
-// copied to the ring.
 void Mtp::begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
-  LB_ASSERT(slot > 0);
-  const RowLayer kept = state.row(state_layer(1), shard());
-  run(PreviousRow{.x = nullptr,
-                  .history = kept.history,
-                  .pending = kept.pending,
-                  .y = nullptr,
-                  .accepted = state.accepted(shard()),
-                  .tree = {},
-                  .rows = 0,
-                  .dim = info_.hidden},
-      stream);
-  run(copy(kept.history, row_of(ring, slot - 1)), stream);
+  kept_row().begin_steps(ring, slot, state, stream);
 }
 
 void Mtp::step_context(const StepRing& ring, int slot, const DraftRows& in, const DraftWorkspace& ws,
                        Activations activations, Stream& stream) const {
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
-  run(copy(row_of(ring, slot - 1), b.before), stream);
-  if (in.rows > 1) run(copy(row_of(ring, slot), b.before + info_.hidden, in.rows - 1), stream);
+  run(copy(ring.row(slot - 1, info_.hidden), b.before), stream);
+  if (in.rows > 1) run(copy(ring.row(slot, info_.hidden), b.before + info_.hidden, in.rows - 1), stream);
   keys_values(in, b, ws, activations, scratch, stream);
 }
 
-// Leaves the row layer as if the last step had been a one-row append through context(): its row is pending, the
-// previous row is history.
 void Mtp::end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
-  const RowLayer kept = state.row(state_layer(1), shard());
-  run(copy(row_of(ring, slot - 1), kept.history), stream);
-  run(copy(row_of(ring, slot), kept.pending), stream);
+  kept_row().end_steps(ring, slot, state, stream);
 }
 
 void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
@@ -225,18 +194,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
   Carver scratch = ws.scratch;
   const Buffers b(scratch, 1, h);
   run(rope_.table(root.positions, max_depth_ + 1, ws.cos, ws.sin), stream);
-  // The last committed row, folded into a copy, because the state must still be able to rewind.
-  const RowLayer kept = state.row(state_layer(1), shard());
-  run(copy(kept.history, b.before), stream);
-  run(PreviousRow{.x = nullptr,
-                  .history = b.before,
-                  .pending = kept.pending,
-                  .y = nullptr,
-                  .accepted = state.accepted(shard()),
-                  .tree = {},
-                  .rows = 0,
-                  .dim = h},
-      stream);
+  kept_row().read(state, b.before, stream);
   run(target_norm(b.before, b.before, 1), stream);
   const float* final_norm = w_.final_norm != nullptr ? w_.final_norm : target_.final_norm();
   for (int d = 0; d < depth; ++d) {

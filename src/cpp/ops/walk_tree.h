@@ -11,7 +11,8 @@
 namespace lb {
 
 // Accepts the walked path, as NextToken accepts a row: *n_past += rows of the path, *key_buffer ^= 1, accepted[0..
-// *n_accepted) is the path. Writes the inputs of the next draft: the last token as the root, and its positions.
+// *n_accepted) is the path. Writes the inputs of the next draft: the last token as the root, its positions, and the
+// newest committed slot.
 struct AcceptPath {
   int32_t* n_before;    // [1] out: *n_past before the path
   int32_t* n_past;      // [1] null: the path is not accepted and the other pointers are not used
@@ -20,6 +21,7 @@ struct AcceptPath {
   int32_t* accepted;    // [kMaxTree]
   int32_t* root;        // [1]
   int32_t* positions;   // [3, n_positions]
+  int32_t* last_slot;   // [1] out: *n_past - 1
   int n_positions;
 };
 

@@ -59,7 +59,7 @@ Binder::Binder(const ModelFile& file, std::string hf_prefix)
 
 std::string Binder::file_name(const TensorName& name) const {
   if (is_gguf_) return name.gguf;
-  return (name.hf.starts_with("lm_head.") ? head_prefix_ : prefix_) + name.hf;
+  return (name.is_beside_model || name.hf.starts_with("lm_head.") ? head_prefix_ : prefix_) + name.hf;
 }
 
 const TensorView* Binder::find(const TensorName& name) const {

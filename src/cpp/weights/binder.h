@@ -18,9 +18,10 @@
 namespace lb {
 
 // A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), and lm_head.* to
-// the module that holds text model and head.
+// the module that holds text model and head, as are names with is_beside_model.
 struct TensorName {
   std::string gguf, hf;
+  bool is_beside_model = false;
 };
 
 // The rows and columns of the file's matrix that a rank has (models/slice.cpp), ascending.

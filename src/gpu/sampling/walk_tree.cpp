@@ -44,6 +44,7 @@ LB_DEVICE void accept(const AcceptPath& p, int n, int32_t root) {
   if (lane() != 0) return;
   *p.n_before = before;
   *p.n_past = before + n;
+  *p.last_slot = before + n - 1;
   *p.key_buffer = buffer ^ 1;
   *p.n_accepted = n;
   *p.root = root;

@@ -97,7 +97,9 @@ class Drafting {
     Stream& stream = drafting_stream();
     const DraftWorkspace& ws = engine_->buffers_of(0, io()).draft;
     stream.upload(tree_.root.token, &root, sizeof root);
+    const int32_t last_slot = state_.n_tokens() - 1;
     stream.upload(tree_.root.positions, positions.data(), positions.size() * sizeof(int32_t));
+    stream.upload(tree_.root.last_slot, &last_slot, sizeof last_slot);
     state_.begin_draft(n_positions);
     draft().propose(tree_.root, depth, state_, ws, engine_->options().activations, stream);
     const size_t rows = depth, columns = draft().n_candidates();

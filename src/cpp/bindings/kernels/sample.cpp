@@ -128,10 +128,11 @@ class Sequence {
     const uint32_t n = __atomic_load_n(next.ring.written, __ATOMIC_ACQUIRE);
     while (results_.size() < n) results_.push_back(next.ring.slots[results_.size() % next.ring.capacity]);
   }
-  // Walks a tree whose rows the logits belong to; returns n_before, root, accepted and positions of its AcceptPath.
+  // Walks a tree whose rows the logits belong to; returns n_before, root, accepted, positions and last_slot of its
+  // AcceptPath.
   nb::object walk(const Draft& draft, int first, int replay_length) {
     constexpr int kDraftPositions = 37;
-    const std::vector<int32_t> none(2 + kMaxTree + 3 * kDraftPositions, -1);
+    const std::vector<int32_t> none(2 + kMaxTree + 3 * kDraftPositions + 1, -1);
     int32_t* accepted = arrays_.copy(none);
     const WalkTree walk{.choice = op,
                         .tokens = arrays_.copy(draft.tokens, draft.rows),
@@ -149,6 +150,7 @@ class Sequence {
                                    .accepted = accepted + 2,
                                    .root = accepted + 1,
                                    .positions = accepted + 2 + kMaxTree,
+                                   .last_slot = accepted + none.size() - 1,
                                    .n_positions = kDraftPositions}};
     stream_.run(walk, scratch);
     take();
@@ -236,7 +238,7 @@ void bind_gpu_sample(nb::module_& m) {
         "One token for each step of logits [sequences, steps, vocab], and what the device then knows: a dict of arrays "
         "for each sequence. Launches are for all sequences where the pack has kernels for that. With a tree (tokens, "
         "parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then "
-        "n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.");
+        "n_before, root, accepted[64], positions[3, 37] and last_slot of an AcceptPath.");
 }
 
 }  // namespace lb::kernels
