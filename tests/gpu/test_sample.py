@@ -135,7 +135,8 @@ def test_a_walk_down_a_tree(pack: _engine.gpu.Pack, name: str, rows: int, vocab:
         assert got["numbers"][1:4].tolist() == [len(path), 1, len(path)]  # n_past, key_buffer, n_accepted
         assert accept[:2].tolist() == [0, expected[-1]]  # n_before, root
         assert accept[2 : 2 + len(path)].tolist() == path and (accept[2 + len(path) : 66] == -1).all()
-        assert np.array_equal(accept[66:].reshape(3, 37), np.tile(len(path) + np.arange(37), (3, 1)))
+        assert np.array_equal(accept[66:-1].reshape(3, 37), np.tile(len(path) + np.arange(37), (3, 1)))
+        assert accept[-1] == len(path) - 1  # last_slot
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

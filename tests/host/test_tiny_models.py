@@ -131,6 +131,43 @@ def test_damaged_families_are_refused(data: Path, tmp_path: Path, name: str, con
         open_engine(folder)
 
 
+@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_b", "gemma4_c"])
+def test_configurations_of_transformers_5_24(data: Path, tmp_path: Path, name: str) -> None:
+    """They list how the full layers differ, in place of fields for all full layers."""
+    source, arrays = data / "tiny" / name, np.load(data / "tiny" / f"{name}.npz")
+    fields = json.loads((source / "config.json").read_text())
+    own = {"head_dim": fields.pop("global_head_dim")}
+    if (heads := fields.pop("num_global_key_value_heads", None)) is not None:
+        own["num_key_value_heads"] = heads
+    full = [f"{i:02}" for i, kind in enumerate(fields["layer_types"]) if kind == "full_attention"]
+
+    def written(overrides: dict[str, dict[str, int]]) -> Path:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        checkpoints.write(folder, fields | {"per_layer_config": overrides}, {"x": np.zeros(1, np.float32)})
+        (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+        return folder
+
+    got = logits_of(open_engine(written(dict.fromkeys(full, own))), arrays["ids"])
+    assert largest_difference(got, arrays["logits"]) < EXACT
+    for overrides, message in (
+        ({full[0]: own}, r"head_dim is \d+ in layer \d; supported: multiples of 8 up to 512, the same in all"),
+        ({full[0]: own | {"sliding_window": 9}}, "changes sliding_window of a layer, which is not supported"),
+        ({"99": own}, 'names layer "99"; the model has'),
+        ({"-1": own}, 'names layer "-1"; the model has'),
+        ({full[0]: own | {"head_dim": 0}}, "head_dim is 0"),
+    ):
+        with pytest.raises(LuceboxError, match=message):
+            open_engine(written(overrides))
+
+
+def test_layers_that_differ_in_other_families(data: Path, tmp_path: Path) -> None:
+    fields = json.loads((data / "tiny" / "smollm3_a" / "config.json").read_text())
+    overrides = {"per_layer_config": {"1": {"intermediate_size": 8}}}
+    folder = checkpoints.write(tmp_path, fields | overrides, {"x": np.zeros(1, np.float32)})
+    with pytest.raises(LuceboxError, match="per_layer_config lets layers differ; that is not supported"):
+        open_engine(folder)
+
+
 def test_what_gemma4_does_not_support(data: Path) -> None:
     path = data / "tiny" / "gemma4_b"
     with pytest.raises(LuceboxError, match="layers of gemma4 differ in their attention, which block-sparse attention"):

@@ -230,6 +230,9 @@ SplitPlan split_drafts(const OpenModels& opened, Devices devices, const DeviceSi
   LB_CHECK(devices.size() == 1 && !devices[0]->maps_weights() && !draft_device.maps_weights(), kUnsupported, wanted,
            ": a draft model on a device of its own needs the whole model on one other GPU, and the model is on ",
            names_of(devices), ". Name one GPU for each");
+  LB_CHECK(!models.draft->reads_target_cache(), kUnsupported, wanted,
+           ": the draft model reads the target's keys and values, which are on ", devices[0]->name(),
+           ". Use no draft_device");
   LB_CHECK(!asks_for_slots(options), kUnsupported, wanted, ": expert_slots and expert_memory need the draft model on ",
            devices[0]->name(), " too. Use no draft_device");
   if (options.activations == Activations::kFp4) draft_device.check_fp4({models.target.get()});
