@@ -59,8 +59,8 @@ def append_path(drafting: _kernels.Drafting, ids: NDArray[np.int32], rng: np.ran
 
 
 def write_accepting_pair(data: Path, to: Path, seed: int = 0) -> tuple[Path, Path]:
-    """A target and an assistant that agree on most tokens: their layers hardly change the embedding of a token, and both
-    have a head that answers it by the token after it in a random order of the vocabulary."""
+    """A target and an assistant that agree on most tokens: their layers hardly change a token's embedding, and both
+    heads answer a token by the next one in a random order of the vocabulary."""
     rng = np.random.default_rng(seed)
     config, tensors = checkpoint(data, "gemma4_a")
     table = tensors["model.embed_tokens.weight"]

@@ -81,8 +81,8 @@ class EngineOptions:
     draft: str = field(default="auto", metadata=HOST)
     """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
     file, a hub id, or the catalog name of its model), or "auto": suffix, and the catalog's drafter, the block or an
-    assistant of Gemma 4 beside the model where it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token; on a
-    GPU without batch_invariant, where two nearly tie, they may."""
+    assistant of Gemma 4 beside the model, where it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use
+    both. Drafts change no token; on a GPU without batch_invariant, where two nearly tie, they may."""
     draft_device: str | None = field(default=None, metadata=HOST)
     """Another GPU for the draft model, "cuda:1", if the whole model is on one GPU. It then holds the draft model with
     its keys and values, and a copy of the model's embedding and head, which drafts need. No token depends on it. None:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gpu_packs
 import numpy as np
 import pytest
 from engines import open_engine, random_ids
 from gemma_drafts import NAMES, assistant, check_golden, write_accepting_pair
 from lucebox import _engine
 from lucebox.errors import UnsupportedError
+from reference import convert
 from tolerances import tolerance
 
 
+def pair(data: Path, to: Path, name: str) -> tuple[Path, str]:
+    target = convert.to_gguf(data / "tiny" / f"gemma4_{name}", to / "target.gguf")
+    return target, str(assistant(data, name, to / "draft.gguf"))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_drafts_of_transformers(pack: _engine.gpu.Pack, data: Path, name: str) -> None:
-    engine = open_engine(
-        data / "tiny" / f"gemma4_{name}", draft=str(assistant(data, name, None)), prefill_chunk=128, pack=pack
-    )
+def test_drafts_of_transformers(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, name: str) -> None:
+    """Both models in F32."""
+    target, draft = pair(data, tmp_path, name)
+    engine = open_engine(target, draft=draft, prefill_chunk=128, pack=pack)
     check_golden(engine, np.load(data / "tiny" / f"gemma4_assistant_{name}.npz"), tolerance("logits", "f32_device"))
 
 
@@ -48,9 +55,8 @@ def test_a_draft_ahead_reads_the_accepted_path(
     assert budget == 0 or counts[1] == counts[2]
 
 
-def test_it_needs_the_device_of_its_target(pack: _engine.gpu.Pack, data: Path) -> None:
-    model, draft = data / "tiny" / "gemma4_a", str(assistant(data, "a", None))
+def test_it_needs_the_device_of_its_target(pack_folder: Path, data: Path, tmp_path: Path) -> None:
+    first, second = gpu_packs.load_on_devices(pack_folder, 2)
+    model, draft = pair(data, tmp_path, "a")
     with pytest.raises(UnsupportedError, match="the draft model reads the target's keys and values"):
-        open_engine(model, draft=draft, pack=pack, draft_pack=pack)
-    with pytest.raises(UnsupportedError, match="which split = tensor divides. Name one device"):
-        open_engine(model, draft=draft, pack=pack, others=[pack], split="tensor")
+        open_engine(model, draft=draft, pack=first, draft_pack=second)

@@ -301,3 +301,9 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> No
         open_engine(written(folder, "qwen3moe"), expert_slots=4, **both)
     with pytest.raises(UnsupportedError, match=r"the layers of gemma4 .* Name one device"):
         open_engine(data / "tiny" / "gemma4_b", **both)
+
+
+def test_the_assistant_of_gemma(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path) -> None:
+    target = widened(data / "tiny" / "gemma4_a", tmp_path / "wide", 128)
+    with pytest.raises(UnsupportedError, match=r"which split = tensor divides\. Name one device"):
+        open_split(packs, target, draft=str(data / "tiny" / "gemma4_assistant_a"))

@@ -13,6 +13,7 @@ import pytest
 from drafts import SAMPLINGS, Writer, write
 from engines import open_engine, random_ids
 from gemma_drafts import NAMES, assistant, check_golden, write_accepting_pair
+from gemma_images import golden_of, open_gemma
 from lucebox import _engine
 from lucebox.errors import LuceboxError
 from lucebox.models.drafters import Drafters, resolve_drafts
@@ -56,6 +57,15 @@ def test_weights_that_guess_badly_change_no_token(data: Path) -> None:
     plain.set_drafting(False)
     assert write(drafting, prompt, 70) == write(plain, prompt, 70)
     assert drafting.draft_counts["verified"] > 20
+
+
+def test_drafts_after_an_image(data: Path) -> None:
+    golden = golden_of(data, "gemma4_vl_a")
+    engine = open_gemma(golden.folder, draft_model=str(assistant(data, "a", None)), draft_budget=3)
+    prompt = golden.ids_with(golden.encoded(engine)).tolist()
+    plain, drafting = (Writer(engine, prompt, drafts) for drafts in (False, True))
+    assert drafting.write(40) == plain.write(40)
+    assert drafting.session.draft_counts["verified"] > 5 and plain.session.draft_counts["verified"] == 0
 
 
 def test_the_plan_counts_it(data: Path) -> None:

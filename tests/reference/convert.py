@@ -81,7 +81,10 @@ def to_gguf(folder: Path, path: Path) -> Path:
     own: dict[str, Any] = {}
     if whole["model_type"] == "gemma4_assistant":
         architecture = ASSISTANT
-        own = {"embedding_length_out": whole["backbone_hidden_size"], "nextn_predict_layers": config["num_hidden_layers"]}
+        own = {
+            "embedding_length_out": whole["backbone_hidden_size"],
+            "nextn_predict_layers": config["num_hidden_layers"],
+        }
     fields = {"general.architecture": architecture, **metadata(config), **own}
     tensors: dict[str, F32 | gguf_files.Packed] = {}
     for name, value in weights.items():

@@ -106,7 +106,7 @@ def resolve_drafts(
 
 
 def _own_drafters(model: ResolvedModel) -> Iterator[str]:
-    """The draft models that come with a model: the catalog's, the prediction block in its file, assistants beside it."""
+    """The draft models of a model: the catalog's, the prediction block in its file, assistants beside it."""
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
         yield str(file)

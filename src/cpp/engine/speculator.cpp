@@ -150,8 +150,9 @@ Draft Speculator::model_tree(int32_t root, int max_rows, bool has_draft, bool ma
   Draft alone{};
   drafting::start(alone, root);
   if (!has_draft) {
-    // The draft model's rows count tokens, and positions after an image do not.
-    if (timeline_.has_images() || !model.start(request(root, max_rows))) return planner_->tree(&alone);
+    // The draft model's rows count tokens. Positions after an image may not.
+    const int n = timeline_.state().n_tokens();
+    if (timeline_.text_position(n) != n || !model.start(request(root, max_rows))) return planner_->tree(&alone);
     parts_.end(StepPart::kDraft);
   }
   if (loop_ != nullptr && may_grow && planner_->rows_ahead() > 1) {

@@ -45,11 +45,11 @@ struct DraftRoot {
 };
 
 struct DraftWorkspace {
-  float* taps;       // [max_rows, n_taps * hidden], the target of Append::outputs
-  int32_t* ids;      // [depth, n_candidates] result of propose()
-  float* logprobs;   // [depth, n_candidates] natural logarithms, descending
-  float* hidden;     // [max_depth, hidden] each depth's row in the target's hidden space; of most kinds the head's input
-  float* logits;     // [max_depth, vocab]
+  float* taps;      // [max_rows, n_taps * hidden], the target of Append::outputs
+  int32_t* ids;     // [depth, n_candidates] result of propose()
+  float* logprobs;  // [depth, n_candidates] natural logarithms, descending
+  float* hidden;    // [max_depth, hidden] each depth's row in the target's hidden space; of most kinds the head's input
+  float* logits;    // [max_depth, vocab]
   float *cos, *sin;  // [max_rows, n_rot / 2]
   Carver scratch;
 };
@@ -105,8 +105,8 @@ class DraftModel : public Network {
   DraftWorkspace carve(Carver& carver, int max_rows) const;
 };
 
-// The draft model in a separate file: DFlash, Gemma 4's assistant, or a file that holds only a prediction block (MTP). Throws kUnsupported
-// when it does not fit the target. File and target must outlive the result.
+// The draft model in a separate file: DFlash, Gemma 4's assistant, or a file that holds only a prediction block (MTP).
+// Throws kUnsupported when it does not fit the target. File and target must outlive the result.
 std::unique_ptr<DraftModel> make_draft_model(const ModelFile& file, const Model& target);
 
 // The prediction block (MTP) inside the target's own file; null when the file has none.

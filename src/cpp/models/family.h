@@ -132,7 +132,8 @@ struct Family {
   bool has_gelu() const { return std::string_view(allowed.activation) != "silu"; }
 };
 
-extern const Family kGemma4, kGemma4Assistant, kGptOss, kLlama, kMistral3, kPhi3, kQwen3, kQwen3Moe, kQwen35, kQwen35Moe, kSmolLm3;
+extern const Family kGemma4, kGemma4Assistant, kGptOss, kLlama, kMistral3, kPhi3, kQwen3, kQwen3Moe, kQwen35,
+    kQwen35Moe, kSmolLm3;
 
 // The family of this general.architecture; null: none.
 const Family* find_family(std::string_view gguf);

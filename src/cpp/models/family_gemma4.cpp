@@ -114,7 +114,7 @@ const FieldName kShared{"attention.shared_kv_layers", {"num_kv_shared_layers"}};
 // Layers at the end that read the keys and values of an earlier layer.
 int shared_layers(const Fields& fields, int n) {
   const Json* shared = fields.hf("num_kv_shared_layers");
-  const uint64_t n_shared = fields.is_gguf() ? fields.gguf()->find_uint(fields.gguf_key(kShared.gguf)).value_or(0)
+  const uint64_t n_shared = fields.is_gguf()    ? fields.gguf()->find_uint(fields.gguf_key(kShared.gguf)).value_or(0)
                             : shared != nullptr ? static_cast<uint64_t>(shared->integer())
                                                 : 0;
   if (n_shared >= static_cast<uint64_t>(n)) fields.refuse(kShared, cat("is ", n_shared, " of ", n, " layers"));

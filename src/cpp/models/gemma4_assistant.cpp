@@ -146,8 +146,7 @@ void Gemma4Assistant::propose(const DraftRoot& root, int depth, SequenceState& s
   // The row takes the place of the newest committed row, so that attention ends at that row's slot.
   const Segment row{0, 1, {}, root.last_slot, &state, shard()};
   const Step step{
-      1,      {&row, 1}, ws.cos, ws.sin, activations, scratch, stream, /*sparse=*/nullptr,
-      {b.sliding_cos, b.sliding_sin}};
+      1, {&row, 1}, ws.cos, ws.sin, activations, scratch, stream, /*sparse=*/nullptr, {b.sliding_cos, b.sliding_sin}};
   for (int d = 0; d < depth; ++d) {
     if (d > 0) run(CopyRows{ws.hidden + (d - 1) * h, hidden, 1, h, 1, h}, stream);
     target_.embed(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, 1, b.both, stream);

@@ -13,7 +13,8 @@ struct KeptRow {
   void append(const DraftRows& in, float* previous, Stream& stream) const;
   // Plain steps leave the layer as it is. It is folded before the first one, whose previous row is copied to the ring.
   void begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const;
-  // Leaves the layer as if the last step had been an append of one row: its row is pending, the previous row is history.
+  // Leaves the layer as if the last step had been an append of one row: its row is pending, the previous row is
+  // history.
   void end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const;
   // Copies the last committed row. The layer stays as it is, because the state must still be able to rewind.
   void read(SequenceState& state, float* to, Stream& stream) const;

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "models/draft_model.h"
 #include "models/family.h"
-#include "models/rope_angles.h"
 #include "models/kept_row.h"
+#include "models/rope_angles.h"
 #include "ops/copy_rows.h"
 
 namespace lb {

@@ -73,7 +73,9 @@ class _Values:
         key = json.dumps({name: value for name, value in schema.items() if name != "$defs"}, sort_keys=True)
         if key not in self._names:
             if len(self._names) == _MAX_RULES:
-                raise InvalidRequestError(f"the schema of a tool has more than {_MAX_RULES} parts, which no grammar holds")
+                raise InvalidRequestError(
+                    f"the schema of a tool has more than {_MAX_RULES} parts, which no grammar holds"
+                )
             self._names[key] = name = f"{self._prefix}_{len(self._names)}"
             self.rules.append(f"{name}: " + " | ".join(self._alternatives(_resolved(schema), name)))
         return self._names[key]
@@ -125,7 +127,9 @@ class _Values:
             self.unheld |= {key for key in ("minProperties", "maxProperties") if schema.get(key) is not None}
             return f'"{{" ({self._members(in_order(members), form.required, name)}) "}}"'
         self.unheld |= {"patternProperties"} & schema.keys()
-        others = next((one["additionalProperties"] for one in parts_of(schema) if "additionalProperties" in one), {})
+        others: Any = next(
+            (one["additionalProperties"] for one in parts_of(schema) if "additionalProperties" in one), {}
+        )
         member = f'KEY ":" {self.rule(others)}'
         more = f'{member} ("," {member}){_times(least - 1, most and most - 1)}'
         if most == 0:
