@@ -25,11 +25,14 @@ def assistant(data: Path, name: str, gguf: Path | None) -> Path:
     return folder if gguf is None else convert.to_gguf(folder, gguf)
 
 
-def check_golden(engine: _engine.Engine, arrays: Mapping[str, NDArray[Any]], tolerance: float) -> None:
-    """Drafts below each prompt. The newest tokens of a prompt come by the path of a tree with other branches."""
+def check_golden(engine: _engine.Engine, arrays: Mapping[str, NDArray[Any]], tolerance: float, longest: int) -> None:
+    """Drafts below the prompts of up to `longest` tokens. The newest tokens of a prompt come by the path of a tree with
+    other branches."""
     drafting, ids = _kernels.Drafting(engine), arrays["ids"]
     rng = np.random.default_rng(0)
     for n, want_hidden, want_logits in zip(arrays["lengths"], arrays["hidden"], arrays["logits"], strict=True):
+        if n > longest:
+            break
         append_chain(drafting, ids[drafting.n_tokens : max(n - 5, drafting.n_tokens)])
         append_path(drafting, ids[drafting.n_tokens : n], rng)
         got, logprobs, hidden = drafting.propose(int(ids[n]), len(want_hidden))

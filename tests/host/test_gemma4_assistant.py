@@ -34,7 +34,7 @@ def pair(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
 def test_drafts_of_transformers(data: Path, tmp_path: Path, isa: str, name: str, form: str) -> None:
     draft = assistant(data, name, tmp_path / "draft.gguf" if form == "gguf" else None)
     engine = open_engine(data / "tiny" / f"gemma4_{name}", draft=str(draft), prefill_chunk=128, isa=isa)
-    check_golden(engine, np.load(data / "tiny" / f"gemma4_assistant_{name}.npz"), EXACT)
+    check_golden(engine, np.load(data / "tiny" / f"gemma4_assistant_{name}.npz"), EXACT, longest=111)
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 63])
