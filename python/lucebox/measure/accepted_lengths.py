@@ -28,7 +28,7 @@ class AcceptedLengths:
     is_synthetic: bool
     """Constructed for a given mean, not recorded."""
     drafter: str | None = None
-    """The kind of draft model it represents: "dflash" or "mtp". None: any."""
+    """The kind of draft model it represents: "dflash", "mtp" or "assistant". None: any."""
 
     @property
     def tokens_per_verify(self) -> float:

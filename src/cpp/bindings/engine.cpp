@@ -270,7 +270,8 @@ void bind_engine(nb::module_& m) {
       .def("encode_image", &encode_image, "key"_a, "rgb"_a,
            "Encodes the pixels [height, width, 3], whose sides are multiples of the tower's unit, or returns the image "
            "already encoded under this key.")
-      .def_prop_ro("draft_kind", &draft_kind_of, "Kind of the draft model: \"dflash\" or \"mtp\"; None without one.")
+      .def_prop_ro("draft_kind", &draft_kind_of,
+                   "Kind of the draft model: \"dflash\", \"mtp\" or \"assistant\"; None without one.")
       .def_prop_ro("outputs", &Engine::outputs,
                    "Earlier outputs that the suffix drafter searches; None without a suffix drafter.")
       .def_prop_ro(

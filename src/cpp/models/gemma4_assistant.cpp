@@ -145,8 +145,8 @@ void Gemma4Assistant::propose(const DraftRoot& root, int depth, SequenceState& s
   run(RmsNorm{hidden, target_.final_norm(), hidden, 1, 1, h, h, h, target_.info().eps}, stream);
   // The row takes the place of the newest committed row, so that attention ends at that row's slot.
   const Segment row{0, 1, {}, root.last_slot, &state, shard()};
-  const Step step{
-      1, {&row, 1}, ws.cos, ws.sin, activations, scratch, stream, /*sparse=*/nullptr, {b.sliding_cos, b.sliding_sin}};
+  Step step{1, {&row, 1}, ws.cos, ws.sin, activations, scratch, stream};
+  step.second = {b.sliding_cos, b.sliding_sin};
   for (int d = 0; d < depth; ++d) {
     if (d > 0) run(CopyRows{ws.hidden + (d - 1) * h, hidden, 1, h, 1, h}, stream);
     target_.embed(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, 1, b.both, stream);
@@ -161,7 +161,7 @@ void Gemma4Assistant::propose(const DraftRoot& root, int depth, SequenceState& s
 
 // --- binding
 
-void refuse(const Fields& fields, const char* what, int of_draft, int of_target) {
+void check_equal(const Fields& fields, const char* what, int of_draft, int of_target) {
   LB_CHECK(of_draft == of_target, kUnsupported, fields.path(), ": the assistant is for a target with ", what, " ",
            of_draft, "; the target has ", of_target);
 }
@@ -174,9 +174,9 @@ void connect(const Fields& fields, FamilyConfig& config, const Model& target) {
     LB_CHECK(layer.kv_from >= 0, kUnsupported, fields.path(), ": the assistant reads a ",
              has_window ? "sliding" : "full", " attention layer of its target, which has none");
     const KvShape& cache = std::get<KvShape>(target.layer_shapes()[layer.kv_from]);
-    refuse(fields, has_window ? "sliding heads of" : "full heads of", layer.head_dim, cache.head_dim);
-    refuse(fields, has_window ? "sliding KV heads" : "full KV heads", layer.n_kv_heads, cache.n_kv_heads);
-    refuse(fields, "a window of", layer.window, cache.window);
+    check_equal(fields, has_window ? "sliding heads of" : "full heads of", layer.head_dim, cache.head_dim);
+    check_equal(fields, has_window ? "sliding KV heads" : "full KV heads", layer.n_kv_heads, cache.n_kv_heads);
+    check_equal(fields, "a window of", layer.window, cache.window);
   }
 }
 
@@ -207,10 +207,10 @@ std::unique_ptr<DraftModel> make_gemma4_assistant(const ModelFile& file, const M
   const TensorName in{"nextn.pre_projection.weight", "pre_projection.weight", true};
   const TensorName out{"nextn.post_projection.weight", "post_projection.weight", true};
   const int h = target.info().hidden;
-  refuse(fields, "hidden size", binder.height(out), h);
+  check_equal(fields, "hidden size", binder.height(out), h);
   AssistantWeights w;
   w.model = bind_common(binder, fields, info, kGemma4Assistant.norms, kGemma4Assistant.ffn_norm);
-  refuse(fields, "a vocabulary of", info.vocab, target.info().vocab);
+  check_equal(fields, "a vocabulary of", info.vocab, target.info().vocab);
   kGemma4Assistant.bind_ropes(fields, binder, config, w.model);
   bind_layers(binder, kGemma4Assistant, config, w.model);
   w.in = binder.matrix(in, info.hidden, 2 * h, Split::none());

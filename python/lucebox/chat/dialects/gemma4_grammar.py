@@ -11,7 +11,7 @@ from typing import Any
 
 from lucebox.chat.dialects.hermes_json import JSON_FORM, MAX_CALLS, arguments_schema
 from lucebox.chat.dialects.schema_types import Form, allows_others, choices_of, forms_of, kinds_of, parts_of
-from lucebox.chat.dialects.text_values import options_of, text_terminal, unheld_of
+from lucebox.chat.dialects.text_values import ANNOTATIONS, options_of, text_terminal, unheld_of
 from lucebox.chat.tools import Tool
 from lucebox.errors import InvalidRequestError
 
@@ -23,7 +23,6 @@ _NO_QUOTE = r"~/(?s:.*)<\|\"\|>(?s:.*)/"
 _KEY = r"/[^\s:,{}\[\]<\"|]{1,64}/"  # of an object that does not name its keys
 _COMMA = ' "," '
 _SCALARS = ("boolean", "integer", "null", "number")
-_ANNOTATIONS = ("$defs", "title", "description", "default", "examples")
 _MAX_RULES = 4000
 _MAX_LINKS = 16  # of references to references
 
@@ -158,7 +157,7 @@ class _Values:
 def _resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """A self-contained schema that only refers to another one, or combines only one, is that schema."""
     for _ in range(_MAX_LINKS):
-        keys = schema.keys() - _ANNOTATIONS
+        keys = schema.keys() - ANNOTATIONS
         parts = list(parts_of(schema))
         if not (keys == {"$ref"} or (keys == {"allOf"} and len(schema["allOf"]) == 1)) or len(parts) < 2:
             break

@@ -9,12 +9,13 @@ from typing import Any
 
 from lucebox.chat.dialects.schema_types import choices_of, forms_of, is_text, parts_of, self_contained
 
-__all__ = ["options_of", "text_terminal", "unheld_keywords", "unheld_of"]
+__all__ = ["ANNOTATIONS", "options_of", "text_terminal", "unheld_keywords", "unheld_of"]
 
 ANY = "/(?s:.*)/"
 NO_CLOSER = r"~/(?s:.*)\n<\/parameter(?s:.*)/"
 """Without it, the closing tag of a string that is still too short would count as its text."""
-_ANNOTATIONS = ("$defs", "title", "description", "default", "examples", "discriminator")
+ANNOTATIONS = ("$defs", "title", "description", "default", "examples", "discriminator")
+"""Keywords that change no value."""
 _KEYWORDS = ("const", "enum", "format", "maxLength", "minLength", "pattern")
 _MAX_LENGTH = 1000  # a mask takes 1.7 ms for a string with a length limit, else 4 us (medians, vocabulary 248320)
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # escaped characters and classes, which are not operators
@@ -43,7 +44,7 @@ def unheld_keywords(parameters: Mapping[str, Any]) -> list[str]:
 
 def options_of(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The alternatives of a self-contained schema that consists of nothing else; otherwise the schema."""
-    keys = schema.keys() - _ANNOTATIONS
+    keys = schema.keys() - ANNOTATIONS
     options = schema.get(next(iter(keys))) if keys in ({"anyOf"}, {"oneOf"}) else None
     if not isinstance(options, list) or not all(isinstance(option, Mapping) for option in options):
         return [schema]
