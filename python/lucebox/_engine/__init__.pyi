@@ -178,7 +178,9 @@ class Engine:
 
     @property
     def draft_kind(self) -> str | None:
-        """Kind of the draft model: "dflash", "mtp" or "assistant"; None without one."""
+        """
+        Kind of the draft model: "dflash", "mtp" or "assistant"; None without one.
+        """
 
     @property
     def outputs(self) -> speculation.EarlierOutputs:
