@@ -136,7 +136,8 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
         add = rng.normal(size=(rows, n_out)).astype(np.float32) if n_out % 2 else None
         got = ops.linear(w, dtype, n_out, n_in, x, add, activations, pack=pack)
         started = ops.take_started(pack)
-        assert any(kernel.startswith("gemm_") for kernel in started), started
+        is_by_row = dtype == "F32" and rows <= 8  # small matrices of F32
+        assert any(kernel.startswith("gemm_") for kernel in started) != is_by_row, started
         want, scale, family = expected(pack, w, dtype, n_out, x, activations, started)
         if add is not None:
             want, scale = want + add, scale + np.abs(add)
