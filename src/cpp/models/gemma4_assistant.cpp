@@ -16,8 +16,6 @@
 namespace lb {
 namespace {
 
-constexpr int kMaxDepth = 8;  // most tokens of a chain; accepted paths seldom reach half of this
-
 struct AssistantWeights {
   Weights model;
   Matrix in;   // [hidden, 2 * target hidden]: columns of the embedding first
@@ -33,7 +31,7 @@ class Gemma4Assistant final : public DraftModel {
         rope_(w_.model.rope),
         sliding_rope_(w_.model.second_rope) {
     taps_ = {target.info().n_layers - 1};
-    max_depth_ = kMaxDepth;
+    max_depth_ = kMaxChain;
     is_sequential_ = reads_target_cache_ = true;
     n_rot_ = info_.n_rot;
     AttentionSizes sizes{info_.n_heads, info_.n_heads, 0};

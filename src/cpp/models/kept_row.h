@@ -5,6 +5,8 @@
 
 namespace lb {
 
+inline constexpr int kMaxChain = 8;  // most tokens of a draft; accepted paths seldom reach half of this
+
 struct KeptRow {
   int layer, shard, dim;  // layer: index in the SequenceState
 

@@ -16,8 +16,6 @@
 namespace lb {
 namespace {
 
-constexpr int kMaxDepth = 8;  // most rows of a chain; accepted paths seldom reach half of this
-
 struct MtpWeights {
   Matrix combine;                         // [hidden, 2 * hidden]: columns of the embedding first
   const float* embedding_norm = nullptr;  // [hidden]
@@ -37,7 +35,7 @@ class Mtp final : public DraftModel {
   Mtp(const ModelInfo& info, MtpWeights weights, const Model& target)
       : DraftModel("mtp", target), info_(info), w_(std::move(weights)), rope_(w_.rope) {
     taps_ = {info_.n_layers - 1};
-    max_depth_ = kMaxDepth;
+    max_depth_ = kMaxChain;
     is_sequential_ = true;
     n_rot_ = info_.n_rot;
     finish({w_.mixer.shape(), RowShape{info_.hidden}}, {info_.n_heads, info_.n_kv_heads, info_.head_dim},
