@@ -8,7 +8,14 @@
 namespace lb::gpu {
 
 inline constexpr bool kHasScalarRegisters = false;  // a warp's common values, as addresses, have registers of their own
-inline constexpr bool kReadsHostMemory = true;      // whether kernels may be given pointers to it
+// Whether eight pieces of quantised rows fit a thread's 128 registers beside their sums. Elsewhere ptxas spills.
+inline constexpr bool kHoldsEightPieces =
+#if __CUDA_ARCH__ == 900
+    true;
+#else
+    false;
+#endif
+inline constexpr bool kReadsHostMemory = true;  // whether kernels may be given pointers to it
 // Registers of a warp that ptxas uses for addresses and indices. Without them, a thread has fewer of its own to spare.
 inline constexpr bool kHasUniformRegisters =
 #if __CUDA_ARCH__ >= 750

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from lucebox.cli import console, options
@@ -93,11 +94,14 @@ def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: Se
     except ModuleNotFoundError as error:
         raise missing(error) from error
     scale = RaySettings.read(read_ray(args.models))
+    output = os.dup(1)
+    os.dup2(2, 1)  # Ray's messages, which it prints to the standard output, also by threads of its own
 
     def on_start(url: str) -> None:
         names = [spec.settings.model_name or spec.model for spec in specs]
         if args.json:
-            console.print_json({"url": url, "pid": os.getpid(), "models": names})
+            with open(output, "w") as file, redirect_stdout(file):
+                console.print_json({"url": url, "pid": os.getpid(), "models": names})
         else:
             most = scale.max_replicas or scale.min_replicas
             console.note(f"{', '.join(names)}: {scale.min_replicas} to {most} replicas each")

@@ -12,7 +12,7 @@
 namespace lb::gpu {
 
 // Choices whose weights a lane loads together, for both outputs: as many as registers allow.
-inline constexpr int kDownChoices = kHasScalarRegisters ? 2 : 4, kDownSums = kExpertDownOuts * kDownChoices;
+inline constexpr int kDownChoices = kHoldsEightPieces ? 4 : 2, kDownSums = kExpertDownOuts * kDownChoices;
 
 // Copies n outputs from `first` on of the row's missing experts. Blocks of rows that share one write the same bytes.
 LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {

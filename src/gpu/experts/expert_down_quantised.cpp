@@ -15,11 +15,15 @@ struct Block32 {
   using Bits = Block32Format<kType, kBits>;
 };
 
-// With 16-bit x, and on sm_70, two blocks per multiprocessor would spill.
-#define X(name, Type, kXBits, ...)                                       \
-  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, \
-            kXBits == 8 && kHasUniformRegisters ? 2 : 1) {               \
-    expert_down<__VA_ARGS__>(p);                                         \
+// Two blocks per multiprocessor, except where they would spill: with 16-bit x, on sm_70, and with the long pieces of
+// NVFP4.
+template <DType kType, int kXBits>
+inline constexpr int kDownBlocks =
+    kXBits == 8 && kHasUniformRegisters && (kType != DType::kNVFP4 || kHoldsEightPieces) ? 2 : 1;
+
+#define X(name, Type, kXBits, ...)                                                                                \
+  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, (kDownBlocks<DType::k##Type, kXBits>)) { \
+    expert_down<__VA_ARGS__>(p);                                                                                  \
   }
 LB_EXPERT_KERNELS_QUANTISED(X)
 #undef X
