@@ -8,7 +8,7 @@ namespace lb::gpu {
 
 inline constexpr bool kHasScalarRegisters = true;  // a warp's common values, as addresses, have registers of their own
 inline constexpr bool kHoldsEightPieces = false;
-inline constexpr bool kReadsHostMemory = false;    // whether kernels may be given pointers to it
+inline constexpr bool kReadsHostMemory = false;  // whether kernels may be given pointers to it
 inline constexpr bool kHasUniformRegisters = true;
 inline constexpr bool kHasAsyncCopy = false;
 

@@ -7,7 +7,7 @@ namespace lb::gpu {
 
 inline constexpr bool kHasScalarRegisters = false;  // a warp's common values, as addresses, have registers of their own
 inline constexpr bool kHoldsEightPieces = true;
-inline constexpr bool kReadsHostMemory = true;      // whether kernels may be given pointers to it
+inline constexpr bool kReadsHostMemory = true;  // whether kernels may be given pointers to it
 inline constexpr bool kHasUniformRegisters = true;
 inline constexpr bool kHasAsyncCopy = true;
 

@@ -100,7 +100,7 @@ def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: Se
     def on_start(url: str) -> None:
         names = [spec.settings.model_name or spec.model for spec in specs]
         if args.json:
-            with open(output, "w") as file, redirect_stdout(file):
+            with os.fdopen(output, "w") as file, redirect_stdout(file):
                 console.print_json({"url": url, "pid": os.getpid(), "models": names})
         else:
             most = scale.max_replicas or scale.min_replicas
