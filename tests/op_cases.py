@@ -525,7 +525,7 @@ GROUPED = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "F16", "BF
 def _halves(on: On, dtypes: tuple[str, str, str], rows: int, activations: str) -> dict[str, str]:
     """The types of weights whose x a device rounds to 16 bits, because it groups the choices of many rows."""
     plain = {"F16", "BF16"} & set(dtypes)
-    is_grouped = rows >= 9 and dtypes[0] == dtypes[1] and set(dtypes) <= set(GROUPED)
+    is_grouped = rows >= 17 and dtypes[0] == dtypes[1] and set(dtypes) <= set(GROUPED)
     if "pack" not in on or not is_grouped or (activations == "f32" and not set(dtypes) <= plain):
         return {}
     wide = "F16" if on["pack"].target in F16_ONLY else "BF16"

@@ -144,7 +144,7 @@ def test_the_columns_are_those_of_the_other_rows() -> None:
     "change, message",
     [
         ({"schema": 2}, "schema: expected 1, got 2"),
-        ({"target": "sm_1"}, "target: there is no sm_1; the targets are sm_75"),
+        ({"target": "sm_1"}, "target: there is no sm_1; the targets are sm_70"),
         ({"target": "../x"}, "target: expected plain text, got '../x'"),
         ({"device": "=1+1"}, "device: expected plain text, got '=1+1'"),
         ({"device": "a\nb"}, "device: expected plain text"),

@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field, create_model
 from test_constraints import allows, tokens
 
 ZOD = json.loads((Path(__file__).parent / "schemas" / "zod.json").read_text())
-CLOSERS = ['"', "]", "}", "\n</parameter>\n", "@a.bc", "://a.bc"]
+CLOSERS = ['"', '<|"|>', "]", "}", "\n</parameter>\n", "@a.bc", "://a.bc"]
 MAX_TOKENS = 800
 
 
