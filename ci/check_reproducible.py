@@ -67,7 +67,7 @@ class Elsewhere:
 
 
 class Here:
-    """Builds in this tree, with its caches."""
+    """This tree, whose builds may use its caches."""
 
     def host(self) -> list[Path]:
         return [build_wheel()]

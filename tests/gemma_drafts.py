@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from reference import checkpoints, convert
 
 # gemma4_assistant_NAME drafts for gemma4_NAME: of one, full layers make keys and values by one matrix; of the other,
-# later layers share those of earlier ones, and the assistant has centroids. Drafts of transformers 5.24's
+# later layers share keys and values of earlier ones, and the assistant has centroids. Drafts of transformers 5.24's
 # Gemma4AssistantForCausalLM below prompts of several lengths, computed in fp64.
 NAMES = ("a", "b")
 

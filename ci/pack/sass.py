@@ -2,7 +2,7 @@
 
 An instruction has 16 bytes. Its low 12 bits are the opcode. NVIDIA documents neither these nor the place of a branch's
 distance; both were compared with nvdisasm 13.0 for sm_75 to sm_121, in code by nvcc 13.0 and NVRTC 12.4 and 12.9. The
-opcodes of sm_70 were found by counting those of kernels with one kind of product.
+opcodes of sm_70 were found by counting opcodes in kernels with one kind of product.
 """
 
 from __future__ import annotations

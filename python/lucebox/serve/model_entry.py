@@ -50,7 +50,7 @@ class ModelEntry:
         """The copy of its weights in pinned host memory, by `WeightKeeper`. While it is complete, loads do not read
         the files."""
         self.left_at = 0.0
-        """When it was unloaded last; 0: never."""
+        """Monotonic seconds at its last unload; 0 before the first."""
         self.n_loads = 0
         self.load_s: float | None = None
         self.unload_s: float | None = None

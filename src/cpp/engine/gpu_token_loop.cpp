@@ -152,8 +152,8 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
   LB_CHECK(slots == 0 || options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel needs all experts in device memory, and ", slots, " of the ",
            model.info().experts.n, " of each layer are there. Use auto or graph");
-  // The megakernel's sums have another order than those of experts in slots, and no bit may depend on where experts
-  // are, so it decodes a mixture only where the options name it.
+  // The megakernel sums in another order than the graph, which alone decodes with experts in slots. No bit may depend
+  // on where experts are, so the megakernel decodes a mixture only if the options name it.
   const bool is_mixture = model.info().experts.n > 0;
   return options.decode_path == DecodePath::kMegakernel ||
          (options.decode_path == DecodePath::kAuto && !is_mixture && model.bytes_per_token() <= max_bytes);

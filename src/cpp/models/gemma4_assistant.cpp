@@ -64,7 +64,7 @@ class Gemma4Assistant final : public DraftModel {
                Activations activations, Stream& stream) const override;
 
  private:
-  // Of one row.
+  // Scratch of one drafted row.
   struct Buffers {
     float* both;                       // [2 * target hidden]
     float *x, *y;                      // [hidden] residual stream; a normed input, or a branch

@@ -12,7 +12,8 @@
 namespace lb::gpu {
 
 // Choices whose weights a lane loads together, for both outputs: as many as registers allow.
-inline constexpr int kDownChoices = kHoldsEightPieces ? 4 : 2, kDownSums = kExpertDownOuts * kDownChoices;
+template <int kXBits>
+inline constexpr int kDownChoices = kXBits < 16 && kHoldsEightPieces ? 4 : 2;
 
 // Copies n outputs from `first` on of the row's missing experts. Blocks of rows that share one write the same bytes.
 LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {
@@ -27,29 +28,30 @@ LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {
   if (copies) copies_are_done();
 }
 
-// Sums of the two outputs over a batch of choices of a row. n_lanes: 32, or 16 where the two halves of the warp have
-// choices of their own. choice: the lane's first of the row; matrix_rows: of the first output, below 0: none.
-// next_out: from the first output to the second. Returns in lane l of n_lanes the sum of choice l / (n_lanes /
-// kDownSums), all choices of the first output before those of the second.
-template <class Format>
-LB_DEVICE float down_sums(const ExpertDown& p, int n_lanes, int row, int choice, const int (&matrix_rows)[kDownChoices],
+// Sums of the two outputs over a batch of choices of a row. n_lanes is 32, or 16 where each half of the warp has
+// choices of its own. `choice` is the lane's first choice in the row, matrix_rows the rows of its choices' weights for
+// the first output (below 0: no choice), and next_out the second output's offset, 0 without one. Returns in lane l of
+// n_lanes the sum of choice l / (n_lanes / kSums), all choices of the first output before the second output's.
+template <class Format, int kChoices>
+LB_DEVICE float down_sums(const ExpertDown& p, int n_lanes, int row, int choice, const int (&matrix_rows)[kChoices],
                           int next_out) {
-  float sums[kDownSums] = {};
+  constexpr int kSums = kExpertDownOuts * kChoices;
+  float sums[kSums] = {};
   for (int first = 0; first < p.gemv.row_pieces; first += n_lanes) {
     const int own = first + lane() % n_lanes, piece = min(own, p.gemv.row_pieces - 1);
-    typename Format::Piece pieces[kDownSums];  // all loads are in flight before the first product
+    typename Format::Piece pieces[kSums];  // all loads are in flight before the first product
     LB_UNROLL
-    for (int i = 0; i < kDownSums; ++i)
-      pieces[i] = typename Format::Rows(
-                      p.gemv, 0, max(matrix_rows[i % kDownChoices], 0) + (i < kDownChoices ? 0 : next_out), piece)
-                      .read(0);
+    for (int i = 0; i < kSums; ++i)
+      pieces[i] =
+          typename Format::Rows(p.gemv, 0, max(matrix_rows[i % kChoices], 0) + (i < kChoices ? 0 : next_out), piece)
+              .read(0);
     LB_UNROLL
-    for (int i = 0; i < kDownChoices; ++i) {
+    for (int i = 0; i < kChoices; ++i) {
       typename Format::X x;
       x.read(p.gemv, row * p.k + min(choice + i, p.k - 1), piece);
       const bool has_piece = own < p.gemv.row_pieces && matrix_rows[i] >= 0;
       LB_UNROLL
-      for (int j = i; j < kDownSums; j += kDownChoices) {
+      for (int j = i; j < kSums; j += kChoices) {
         const float product = Format::dot(pieces[j], x, piece);
         sums[j] += has_piece ? product : 0;
       }
@@ -80,33 +82,34 @@ LB_DEVICE void shared_sums(const ExpertDown& p, int out, int next_out, float (&s
 }
 
 // A row's outputs `out` and, unless next_out is 0, out + 1.
-template <class Format>
+template <class Format, int kChoices>
 LB_DEVICE void down_outputs(const ExpertDown& p, int row, int out, int next_out) {
-  const int own_choice = row * p.k + lane();  // of the lanes below k
+  const int own_choice = row * p.k + lane();  // lanes below k have one each
   const int own_expert = lane() < p.k ? p.experts[own_choice] : -1;
   const float own_weight = lane() < p.k ? p.weights[own_choice] : 0;
+  constexpr int kSums = kExpertDownOuts * kChoices;
   float shared[kExpertDownOuts] = {}, sums[kExpertDownOuts] = {};
   if (p.has_shared) shared_sums<Format>(p, out, next_out, shared);
   int own_slot = own_expert < 0 || p.slots == nullptr ? own_expert : p.slots[own_expert];
   if (own_slot < -1) own_slot = slot_to_fill(own_slot);
-  const int n_lanes = p.gemv.row_pieces <= 16 ? 16 : 32, batch_choices = kDownChoices * 32 / n_lanes;
+  const int n_lanes = p.gemv.row_pieces <= 16 ? 16 : 32, batch_choices = kChoices * 32 / n_lanes;
   for (int batch = 0; batch < p.k; batch += batch_choices) {
-    const int choice = batch + lane() / n_lanes * kDownChoices;
-    int matrix_rows[kDownChoices];
+    const int choice = batch + lane() / n_lanes * kChoices;
+    int matrix_rows[kChoices];
     LB_UNROLL
-    for (int i = 0; i < kDownChoices; ++i) {
+    for (int i = 0; i < kChoices; ++i) {
       const int slot = shuffle(own_slot, choice + i);
       matrix_rows[i] = slot < 0 ? -1 : slot * p.rows.per_expert + p.rows.first + out;
     }
-    const float own_sum = down_sums<Format>(p, n_lanes, row, choice, matrix_rows, next_out);
+    const float own_sum = down_sums<Format, kChoices>(p, n_lanes, row, choice, matrix_rows, next_out);
     for (int i = 0; i < min(batch_choices, p.k - batch); ++i) {
       if (shuffle(own_slot, batch + i) < 0) continue;
       const int expert = shuffle(own_expert, batch + i);
       const float weight = shuffle(own_weight, batch + i);
       LB_UNROLL
       for (int o = 0; o < kExpertDownOuts; ++o) {
-        const int from = o * kDownChoices + i % kDownChoices;
-        float part = shuffle(own_sum, i / kDownChoices * n_lanes + from * (n_lanes / kDownSums));
+        const int from = o * kChoices + i % kChoices;
+        float part = shuffle(own_sum, i / kChoices * n_lanes + from * (n_lanes / kSums));
         if (p.sums != nullptr) {
           if (lane() == 0) p.sums[long(row * p.k + batch + i) * p.dim + out + o * next_out] = part;
           continue;
@@ -126,7 +129,7 @@ LB_DEVICE void down_outputs(const ExpertDown& p, int row, int out, int next_out)
   p.y[at] = p.add == nullptr ? sum : sum + p.add[at];
 }
 
-template <class Format>
+template <class Format, int kChoices>
 LB_DEVICE void expert_down(const ExpertDown& p) {
   dependents_may_launch();
   wait_for_previous();
@@ -139,7 +142,7 @@ LB_DEVICE void expert_down(const ExpertDown& p) {
     for (int first = block_id() * block_outs; first < p.dim; first += n_blocks() * block_outs) {
       if (copies) copy_missing(p, row, first, min(block_outs, p.dim - first));
       const int out = first + warp() * kExpertDownOuts;
-      if (out < p.dim) down_outputs<Format>(p, row, out, out + 1 < p.dim);
+      if (out < p.dim) down_outputs<Format, kChoices>(p, row, out, out + 1 < p.dim);
     }
   }
 }

@@ -7,8 +7,10 @@
 
 namespace lb::gpu {
 
-#define X(name, Type, kXBits, ...) \
-  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, 2) { expert_down<__VA_ARGS__>(p); }
+#define X(name, Type, kXBits, ...)                                            \
+  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, 2) { \
+    expert_down<__VA_ARGS__, kDownChoices<kXBits>>(p);                        \
+  }
 LB_EXPERT_KERNELS_PLAIN(X)
 #undef X
 

@@ -23,7 +23,7 @@ inline constexpr int kDownBlocks =
 
 #define X(name, Type, kXBits, ...)                                                                                \
   LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, (kDownBlocks<DType::k##Type, kXBits>)) { \
-    expert_down<__VA_ARGS__>(p);                                                                                  \
+    expert_down<__VA_ARGS__, kDownChoices<kXBits>>(p);                                                            \
   }
 LB_EXPERT_KERNELS_QUANTISED(X)
 #undef X

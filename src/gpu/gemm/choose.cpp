@@ -4,8 +4,7 @@
 //   3. a kernel for the type (and for x in NVFP4, on request), with the fewest passes over the weights and then the
 //   fewest spare rows;
 //   4. at least 12 rows of a type without a kernel for them: weights expanded to 16 bits, then rule 2 or 3.
-// If no rule applies, or all matrices are small ones of F32 and the rows few, the GEMV multiplies row by row
-// (has_gemm).
+// If no rule applies, or for few rows of small F32 matrices, the GEMV multiplies row by row (has_gemm).
 #include "gpu/gemm/choose.h"
 
 #include <algorithm>
@@ -48,11 +47,12 @@ bool is_expanded(const Linear& op, const Target& target) {
          2l * op.n_out * op.n_in <= kMaxExpandedBytes && target.has(kExpandKernel) && !has_kernel(op, target);
 }
 
-// Routers and their like: each row reads the matrix again, from L2, which is faster than the sums of a GEMM's split K.
+// Small F32 matrices, such as routers: a GEMV of each row, which reads the matrix from L2, is faster than a split-K
+// GEMM.
 bool is_row_by_row(const Linear& op) {
-  constexpr int kMostRows = 8;
-  constexpr long kMostBytes = 32l << 20;  // that all rows read
-  return op.type == DType::kF32 && op.rows <= kMostRows && 4l * op.rows * op.n_out * op.n_in <= kMostBytes;
+  constexpr int kMaxRows = 8;
+  constexpr long kMaxBytes = 32l << 20;  // of all rows' reads
+  return op.type == DType::kF32 && op.rows <= kMaxRows && 4l * op.rows * op.n_out * op.n_in <= kMaxBytes;
 }
 
 // The type of expanded weights.

@@ -20,7 +20,7 @@ namespace lb::gpu {
 // With 16-bit x the registers suffice for only two blocks.
 template <int kXBits>
 constexpr int kGemvBlocks = kXBits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS;
-// Rows in flight. With more than two blocks per SM, the registers hold only half as many; so do those of sm_70.
+// Rows in flight. With more than two blocks per SM, the registers hold only half as many; on sm_70 too.
 template <int kXBits, int kBatch>
 constexpr int kGemvBatch = kGemvBlocks<kXBits> > 2 || (kXBits == 16 && !kHasUniformRegisters) ? kBatch / 2 : kBatch;
 template <int kBatch>

@@ -11,7 +11,7 @@ from typing import Any
 
 from lucebox.chat.dialects.hermes_json import JSON_FORM, MAX_CALLS, arguments_schema
 from lucebox.chat.dialects.schema_types import Form, allows_others, choices_of, forms_of, kinds_of, parts_of
-from lucebox.chat.dialects.text_values import ANNOTATIONS, options_of, text_terminal, unheld_of
+from lucebox.chat.dialects.text_values import ANNOTATIONS, lark_string, options_of, text_terminal, unheld_of
 from lucebox.chat.tools import Tool
 from lucebox.errors import InvalidRequestError
 
@@ -43,7 +43,7 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
     texts: dict[str, str] = {}
     for i, tool in enumerate(tools):
         values = _Values(f"value_{i}", arguments_schema(tool), texts)
-        begun = _quoted(f"call:{tool.name}")
+        begun = lark_string(f"call:{tool.name}")
         rules += [f"call_{i}: {begun} {values.root}", *values.rules]
     for terminal, rule in texts.items():
         rules += [f"{rule}[suffix={json.dumps(QUOTE)}]: {rule.upper()}", f"{rule.upper()}: {terminal}"]
@@ -141,12 +141,12 @@ class _Values:
         rests = [f"{name}_{k}" for k in range(n)] + ['""']  # the members from k on, after another one
         values = [self.rule(part) for _, part in members]
         for k in range(1, n):
-            key, begun = members[k][0], _quoted(f",{members[k][0]}:")
+            key, begun = members[k][0], lark_string(f",{members[k][0]}:")
             text = f"{rests[k]}: {begun} {values[k]} {rests[k + 1]}"
             self.rules.append(text if key in required else f"{text} | {rests[k + 1]}")
         first = []
         for k, (key, _) in enumerate(members):
-            first.append(f"{_quoted(key + ':')} {values[k]} {rests[k + 1]}")
+            first.append(f"{lark_string(key + ':')} {values[k]} {rests[k + 1]}")
             if key in required:
                 break
         else:
@@ -180,17 +180,12 @@ def _times(least: int, most: int | None) -> str:
 
 
 def _written(value: Any) -> str:
-    """A value that a schema names, as Lark."""
+    """The Lark expression for a constant of the schema, as a call writes it."""
     if isinstance(value, Mapping):
-        members = _COMMA.join(f"{_quoted(key + ':')} {_written(one)}" for key, one in in_order(value))
+        members = _COMMA.join(f"{lark_string(key + ':')} {_written(one)}" for key, one in in_order(value))
         return f'"{{" {members} "}}"' if members else '"{}"'
     if isinstance(value, list):
         return f'"[" {_COMMA.join(map(_written, value))} "]"' if value else '"[]"'
     if isinstance(value, str):
-        return f"tag_quote {_quoted(value)} tag_quote" if value else "tag_quote tag_quote"
-    return _quoted(json.dumps(value))
-
-
-def _quoted(text: str) -> str:
-    """A Lark string literal."""
-    return json.dumps(text, ensure_ascii=False)
+        return f"tag_quote {lark_string(value)} tag_quote" if value else "tag_quote tag_quote"
+    return lark_string(json.dumps(value))

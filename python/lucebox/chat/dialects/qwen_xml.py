@@ -32,7 +32,7 @@ from lucebox.chat.dialects.schema_types import (
     property_schema,
     self_contained,
 )
-from lucebox.chat.dialects.text_values import options_of, text_terminal
+from lucebox.chat.dialects.text_values import lark_string, options_of, text_terminal
 from lucebox.chat.dialects.xml_tags import (
     BARE_OPEN,
     CLOSE,
@@ -332,12 +332,12 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
     for i, tool in enumerate(tools):
         forms = forms_of(tool.parameters)
         bodies = " | ".join(f"form_{i}_{f}" for f in range(len(forms)))
-        rules.append(f"call_{i}: {_quoted(f'{BARE_OPEN}{tool.name}>' + chr(10))} ({bodies})")
+        rules.append(f"call_{i}: {lark_string(f'{BARE_OPEN}{tool.name}>' + chr(10))} ({bodies})")
         for f, form in enumerate(forms):
             names = [f"value_{i}_{f}_{k}{'' if key in form.required else '?'}" for k, key in enumerate(form.properties)]
             rules.append(f"form_{i}_{f}: " + (" ".join(names) or '""'))
             for k, (key, schema) in enumerate(form.properties.items()):
-                opening = _quoted(f"{PARAMETER}{key}>\n")
+                opening = lark_string(f"{PARAMETER}{key}>\n")
                 value = self_contained(schema if isinstance(schema, Mapping) else {}, tool.parameters)
                 values = " | ".join(_value_rule(option, texts) for option in options_of(value))
                 rules.append(f"value_{i}_{f}_{k}: {opening} ({values})")
@@ -347,15 +347,10 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
 
 
 def _value_rule(schema: Mapping[str, Any], texts: dict[str, str]) -> str:
-    closing = _quoted(f"\n{END_PARAMETER}\n")
+    closing = lark_string(f"\n{END_PARAMETER}\n")
     if choices := choices_of(schema):
         written = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
-        return f"({' | '.join(map(_quoted, written))}) {closing}"
+        return f"({' | '.join(map(lark_string, written))}) {closing}"
     if is_text(schema, among_others=True):
         return texts.setdefault(text_terminal(schema), f"text_{len(texts)}")
     return f"%json {json.dumps({**schema, 'x-guidance': JSON_FORM})} {closing}"
-
-
-def _quoted(text: str) -> str:
-    """A Lark string literal."""
-    return json.dumps(text, ensure_ascii=False)

@@ -3,22 +3,28 @@ that no terminal enforces."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lucebox.chat.dialects.schema_types import choices_of, forms_of, is_text, parts_of, self_contained
 
-__all__ = ["ANNOTATIONS", "options_of", "text_terminal", "unheld_keywords", "unheld_of"]
+__all__ = ["ANNOTATIONS", "lark_string", "options_of", "text_terminal", "unheld_keywords", "unheld_of"]
 
 ANY = "/(?s:.*)/"
 NO_CLOSER = r"~/(?s:.*)\n<\/parameter(?s:.*)/"
 """Without it, the closing tag of a string that is still too short would count as its text."""
 ANNOTATIONS = ("$defs", "title", "description", "default", "examples", "discriminator")
-"""Keywords that change no value."""
+"""Schema keywords that restrict no value."""
 _KEYWORDS = ("const", "enum", "format", "maxLength", "minLength", "pattern")
 _MAX_LENGTH = 1000  # a mask takes 1.7 ms for a string with a length limit, else 4 us (medians, vocabulary 248320)
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # escaped characters and classes, which are not operators
+
+
+def lark_string(text: str) -> str:
+    """The literal of a text in a Lark grammar, quotes included."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def text_terminal(schema: Mapping[str, Any], no_closer: str = NO_CLOSER) -> str:
