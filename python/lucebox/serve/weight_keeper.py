@@ -82,7 +82,7 @@ class WeightKeeper:
             )
 
     async def _copy(self, entry: ModelEntry, next_slice: Callable[[], bool]) -> None:
-        """Completes a copy. If memory is short, it frees the copies of models that left memory earlier than this one."""
+        """Completes a copy. If memory is short, it frees the copies of models that left memory earlier."""
         earlier = sorted(
             (one for one in self._entries if one.kept is not None and one.left_at < entry.left_at),
             key=lambda one: one.left_at,
