@@ -32,14 +32,14 @@ def test_one_model_has_all_settings() -> None:
 def test_names_and_the_common_cache() -> None:
     common = ServeSettings(prefix_cache=100, prefix_cache_dir="cache", prefix_cache_disk=60)
     models = read(LLAMA, f"coder.7b={QWEN}", settings=common)
-    assert [spec.settings.prefix_cache for spec in models] == [100, 100]  # for servers of their own, as on a cluster
+    assert [spec.n_caches for spec in models] == [1, 1]  # for servers of their own, as on a cluster
     first, second = on_one_server(models)
     assert (first.settings.model_name, second.settings.model_name) == (None, "coder.7b")
     for spec, folder in ((first, "cache/llama_a.gguf"), (second, "cache/coder.7b")):
-        assert (spec.settings.prefix_cache, spec.settings.prefix_cache_disk) == (50, 30)
+        assert (spec.n_caches, spec.settings.prefix_cache_disk) == (2, 30)
         assert spec.settings.prefix_cache_dir == folder
     (alone,) = on_one_server(read(LLAMA, settings=common))
-    assert (alone.settings.prefix_cache, alone.settings.prefix_cache_dir) == (100, "cache")
+    assert (alone.n_caches, alone.settings.prefix_cache_dir) == (1, "cache")
 
 
 def test_a_path_with_an_equals_sign(tmp_path: Path) -> None:

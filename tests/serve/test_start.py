@@ -147,6 +147,14 @@ def test_the_access_log_has_no_text() -> None:
     assert all(int(line[5]) > 0 and float(line[6]) >= 0 for line in lines)
 
 
+def test_states_of_all_slots_raise_the_default_of_the_prefix_cache() -> None:
+    sizes = running_model.prefix_cache_bytes
+    assert [sizes(3000, 2, 1 << 30), sizes(0, 1, 1 << 30), sizes(None, 1, 0), sizes(None, 2, 0)] == [
+        1500, 0, 2 << 30, 1 << 30]  # fmt: skip
+    assert sizes(None, 1, 600 << 20) == 2400 << 20  # with at least 10 GB available
+    assert sizes(None, 1, 1 << 50) < 1 << 50
+
+
 def test_flags_reach_the_server() -> None:
     with started("--prefix-cache", "3MB", "--sparse-prefill", "0.5") as server:
         status = server.status()

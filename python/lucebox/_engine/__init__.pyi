@@ -219,6 +219,9 @@ def promised_bytes(device: str) -> int:
     Bytes of a device that engines of this process have reserved for sessions and not yet allocated.
     """
 
+def available_memory() -> int:
+    """Bytes of main memory that this process can allocate without swapping."""
+
 def check_sampling(**options) -> None:
     """Checks the ranges of sampling options, without a vocabulary."""
 

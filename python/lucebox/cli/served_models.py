@@ -88,8 +88,8 @@ def _with_cache(spec: ModelSpec, n: int) -> ModelSpec:
     folder = own.prefix_cache_dir
     if folder is not None and own.replicas > 1:
         folder = str(Path(folder) / f"replica-{spec.replica}")
-    memory, disk = own.prefix_cache // n, own.prefix_cache_disk // n
-    return replace(spec, settings=replace(own, prefix_cache=memory, prefix_cache_disk=disk, prefix_cache_dir=folder))
+    own = replace(own, prefix_cache_disk=own.prefix_cache_disk // n, prefix_cache_dir=folder)
+    return replace(spec, settings=own, n_caches=n)
 
 
 def read_ray(arguments: Sequence[str]) -> dict[str, Any]:

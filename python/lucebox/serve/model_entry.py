@@ -60,7 +60,7 @@ class ModelEntry:
         """An entry of a model that the caller has loaded and closes."""
         entry = cls(spec, None)
         entry.is_pinned = True
-        entry.take(RunningModel(llm, spec.settings, telemetry, owns_llm=False))
+        entry.take(RunningModel(llm, spec.settings, telemetry, n_caches=spec.n_caches, owns_llm=False))
         return entry
 
     @property
@@ -119,7 +119,7 @@ class ModelEntry:
             spec.model, offline=spec.offline, progress=progress, _scorer=scorer, _kept=self.kept, **spec.keywords()
         )
         try:
-            return RunningModel(llm, self.spec.settings, telemetry, owns_llm=True)
+            return RunningModel(llm, spec.settings, telemetry, n_caches=spec.n_caches, owns_llm=True)
         except BaseException:
             llm.close()
             raise

@@ -38,6 +38,8 @@ class ModelSpec:
     """The scorer that it shares with other models; None: it has its own, or none."""
     replica: int = 0
     """Which of the model's `settings.replicas` copies it is."""
+    n_caches: int = 1
+    """Prefix caches of the server, one for each model and replica; each gets an equal part of its memory."""
 
     def with_options(self, **options: Any) -> ModelSpec:
         return replace(self, options=replace(self.options, **options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.generation.prefix_cache import PrefixCache, fingerprint
@@ -18,16 +19,20 @@ from lucebox.serve.settings import ServeSettings
 from lucebox.serve.telemetry import Telemetry
 from lucebox.sizes import show_size
 
-__all__ = ["DEFAULT_SLOTS", "RunningModel", "bytes_in_use", "fitting_slots"]
+__all__ = ["DEFAULT_SLOTS", "RunningModel", "bytes_in_use", "fitting_slots", "prefix_cache_bytes"]
 
 DEFAULT_SLOTS = 4
+DEFAULT_PREFIX_CACHE = 2 << 30
+STATES_PER_SLOT = 4  # an agent's turn reads one of its newest states and stores two (docs/prefix_cache.md)
 
 
 class RunningModel:
     """A loaded model that answers requests until it is closed."""
 
-    def __init__(self, llm: LLM, settings: ServeSettings, telemetry: Telemetry, *, owns_llm: bool) -> None:
-        """owns_llm: close() closes the LLM, too.
+    def __init__(
+        self, llm: LLM, settings: ServeSettings, telemetry: Telemetry, *, n_caches: int = 1, owns_llm: bool
+    ) -> None:
+        """n_caches: prefix caches that share the memory of `settings`. owns_llm: close() closes the LLM, too.
 
         Raises:
             OutOfMemoryError: the requested slots do not fit in memory.
@@ -46,14 +51,15 @@ class RunningModel:
         """When a request last began or ended."""
         owners = key_owners(settings.all_keys())
         meter = None if loaded.device.others or loaded.device.draft else find_meter(loaded.device_info)
+        slots = fitting_slots(loaded.memory_plan, settings.slots)
         self.scheduler = Scheduler(
             loaded,
-            slots=fitting_slots(loaded.memory_plan, settings.slots),
+            slots=slots,
             max_queue=settings.max_queue,
             request_timeout_s=settings.request_timeout,
             senders=owners,
             cache=PrefixCache(
-                settings.prefix_cache,
+                prefix_cache_bytes(settings.prefix_cache, n_caches, slots * loaded.sessions.latest.recurrent_bytes),
                 settings.prefix_cache_dir,
                 # The fingerprint reads all weights, so it is computed only if there is a cache folder.
                 fingerprint(loaded.engine, loaded.device.pack_manifest, loaded.device.code, loaded.device.chip)
@@ -125,6 +131,17 @@ class RunningModel:
 def bytes_in_use(plan: MemoryPlan, slots: int) -> int:
     """Memory of a model with all slots. Weights that are mapped from the file should stay in memory, so they count."""
     return plan.mapped_bytes + plan.bytes_with(slots)
+
+
+def prefix_cache_bytes(requested: int | None, n_caches: int, state_bytes: int) -> int:
+    """Main memory of one of the server's prefix caches: an equal part of what is requested for all, else of
+    DEFAULT_PREFIX_CACHE, or more for STATES_PER_SLOT states of each slot, up to a quarter of the available memory.
+
+    state_bytes: the recurrent states of all slots."""
+    if requested is not None:
+        return requested // n_caches
+    states = min(STATES_PER_SLOT * state_bytes, _engine.available_memory() // 4)
+    return max(DEFAULT_PREFIX_CACHE, states) // n_caches
 
 
 def fitting_slots(plan: MemoryPlan, requested: int | None) -> int:

@@ -52,9 +52,10 @@ class ServeSettings:
     replicas: int = 1
     """Copies of the model, each with an equal part of the devices of --device. A request goes to the copy that has its
     prefix, else to the less busy one."""
-    prefix_cache: int = field(default=2 << 30, metadata=SIZE)
-    """Main memory for the prefix cache, so that common prefixes of prompts are computed once. 0: a prompt
-    reuses only what its slot has."""
+    prefix_cache: int | None = field(default=None, metadata=SIZE)
+    """Main memory for the prefix caches of all models, so that common prefixes of prompts are computed once. 0: a
+    prompt reuses only what its slot has. None: 2GiB, or
+    more for four recurrent states of each slot, up to a quarter of the available memory."""
     prefix_cache_dir: str | None = None
     """A folder that keeps the prefix cache across restarts. None: memory only."""
     prefix_cache_disk: int = field(default=16 << 30, metadata=SIZE)
@@ -101,7 +102,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         for name in ("port", "max_queue", "prefix_cache", "prefix_cache_disk"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise InvalidRequestError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.port > MAX_PORT:
             raise InvalidRequestError(f"port must be at most {MAX_PORT}, got {self.port}")

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/system.h"
 #include "bindings/bindings.h"
 #include "bindings/calls.h"
 #include "bindings/options.h"
@@ -99,6 +100,7 @@ void bind_memory_plan(nb::module_& m) {
   m.def(
       "promised_bytes", [](const std::string& device) { return Device::promised_bytes(device); }, "device"_a,
       "Bytes of a device that engines of this process have reserved for sessions and not yet allocated.");
+  m.def("available_memory", &available_memory, "Bytes of main memory that this process can allocate without swapping.");
 }
 
 }  // namespace lb
