@@ -37,6 +37,7 @@ class EngineFields(TypedDict, total=False):
     sparse_prefill: float
     batch_invariant: bool
     mmproj: str | None
+    vision_device: str | None
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
     prefill_compression: Literal["off", "auto", "always"]
     prefill_threshold: int

@@ -108,6 +108,9 @@ class EngineOptions:
     mmproj: str | None = None
     """The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without
     one. None: the tower in the model's folder, or a projector beside the model's file. See docs/images.md."""
+    vision_device: str | None = field(default=None, metadata=HOST)
+    """Another device for the vision tower, "cpu" or "cuda:1", so that the model has the tower's memory. None: the
+    model's first device."""
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = field(default="auto", metadata=MODEL)
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
     prefill_compression: Literal["off", "auto", "always"] = field(default="off", metadata=HOST)

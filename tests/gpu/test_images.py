@@ -12,6 +12,7 @@ import tiny_vl
 from engines import STEP_COSTS, largest_difference
 from gemma_images import golden_of, open_gemma
 from lucebox import _engine
+from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
 from PIL import Image
 from reference import convert
@@ -21,13 +22,9 @@ PAD = 8194
 
 
 def open_vision(pack: _engine.gpu.Pack | None = None, **options: Any) -> _engine.Engine:
-    defaults = {"context": 256, "threads": 2, "activations": "f32", "kv": "f32", "prefill_chunk": 64, "sessions": 2}
-    engine = _engine.Engine.open(
-        str(tiny_vl.MODEL),
-        pack=pack,
-        mmproj=str(tiny_vl.MMPROJ),
-        **(defaults | options),
-    )
+    defaults: dict[str, Any] = {"context": 256, "threads": 2, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
+    defaults |= {"sessions": 2, "mmproj": str(tiny_vl.MMPROJ)}
+    engine = _engine.Engine.open(str(tiny_vl.MODEL), pack=pack, **(defaults | options))
     engine.step_costs = STEP_COSTS
     return engine
 
@@ -88,6 +85,38 @@ def test_large_images_pass_in_chunks(pack: _engine.gpu.Pack) -> None:
 def test_the_tower_is_in_the_plan_of_its_device(pack: _engine.gpu.Pack) -> None:
     entries = {name: size for name, size, *_ in open_vision(pack).plan["entries"]}
     assert entries["vision tower"] > 4_000_000 and entries["image buffers"] > 10_000_000
+
+
+def tower_elsewhere(place: str, pack_folder: Path, pack: _engine.gpu.Pack) -> dict[str, Any]:
+    """Keywords of an engine on one device with its tower on another."""
+    if place == "cpu":
+        return {"pack": pack, "vision_on_cpu": True}
+    packs = gpu_packs.load_on_devices(pack_folder, 2)
+    return {"pack": packs[0], "vision_pack": packs[1]}
+
+
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
+def test_the_tower_on_a_device_of_its_own(pack_folder: Path, pack: _engine.gpu.Pack, data: Path, place: str) -> None:
+    """Rows and logits have the bits of a tower there, and the model's plan has the tower's memory."""
+    folder, where = data / "tiny-vl", tower_elsewhere(place, pack_folder, pack)
+    apart = open_vision(**where)
+    rgb = np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)
+    there = open_vision(None if place == "cpu" else where["vision_pack"])
+    assert np.array_equal(apart.encode_image("image", rgb).rows, there.encode_image("image", rgb).rows)
+    assert not [name for name, *_ in apart.plan["entries"] if name in ("vision tower", "image buffers")]
+    vision = apart.plan["vision"]
+    assert vision["place"] == there.plan["place"] and {name for name, *_ in vision["entries"]} == {
+        "vision tower", "image buffers"}  # fmt: skip
+    assert there.plan["vision"] is None
+    ids, answer = prompt_of(apart, folder)
+    decoded(_engine.Session(apart), ids, answer)
+
+
+def test_a_tower_that_there_is_not(pack: _engine.gpu.Pack) -> None:
+    with pytest.raises(InvalidRequestError, match=r"vision_device = cpu is for a vision tower, and .* without one"):
+        open_vision(pack, vision_on_cpu=True, mmproj="")
+    with pytest.raises(InvalidRequestError, match="a device is named twice"):
+        open_vision(vision_on_cpu=True)
 
 
 SPREAD = 6

@@ -20,7 +20,8 @@ from lucebox.models.drafters import Drafters
 from lucebox.models.memory import ExpertPlan, MemoryPlan
 from lucebox.models.planning import plan_memory
 from lucebox.options import EngineOptions, engine_fields
-from lucebox.packs import targets
+from lucebox.packs import Selection, targets
+from lucebox.packs.devices import resolve_vision_device
 from lucebox.packs.planned import manifest_json
 from pack_data import install, manifest, on_path
 from reference import draft_files
@@ -277,6 +278,36 @@ def test_mixtures_on_boards(
         assert f"over PCIe 4.0 x16 (25 GB/s): at most {slow:,.0f} tok/s" in text
     assert plan.memory.bytes_per_token == pytest.approx(token_bytes(shape, preset), rel=0.02)  # rows' padding, biases
     assert plan.max_tokens_s == pytest.approx(gb_s * 1e9 / plan.memory.bytes_per_token)
+
+
+def test_a_tower_on_the_cpu_beside_a_board(capsys: pytest.CaptureFixture[str]) -> None:
+    """The model has the tower's memory, and the CPU's plan has the tower."""
+    with_tower, without = (plan_memory("tiny-vl", board="RTX 3090", vision_device=where) for where in (None, "cpu"))
+    assert with_tower.memory.vision is None and without.memory.vision is not None
+    names = {"vision tower", "image buffers"}
+    moved = sum(with_tower.memory.bytes_of(name) for name in names)
+    assert moved > 0 and without.memory.total_bytes == with_tower.memory.total_bytes - moved
+    assert without.memory.vision.place == "cpu" and {one.name for one in without.memory.vision.entries} == names
+    assert main(["inspect", "tiny-vl", "--board", "RTX 3090", "--vision-device", "cpu"]) == 0
+    assert capsys.readouterr().out.count(" available (") == 2
+    with pytest.raises(InvalidRequestError, match="the board GeForce RTX 3090 or for the device cuda:1, not both"):
+        plan_memory("tiny-vl", board="RTX 3090", vision_device="cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("device", "names", "message"),
+    [
+        ("cpu", ["cpu"], "vision_device = cpu: the model is there"),
+        ("cuda", ["cuda:0"], "vision_device = cuda: the model is there"),
+        ("hip:1", ["hip:0", "hip:1"], "vision_device = hip:1: the model is there"),
+        ("auto", ["cuda:0"], 'vision_device names a device, as cpu or cuda:1; got "auto"'),
+    ],
+)
+def test_devices_without_a_tower(device: str, names: list[str], message: str) -> None:
+    of_model = [Selection(name, None, None, ()) for name in names]
+    with pytest.raises(InvalidRequestError, match=message):
+        resolve_vision_device(device, of_model)
+    assert resolve_vision_device("cpu", [Selection("cuda:0", None, None, ())]).device == "cpu"
 
 
 def test_expected_hits() -> None:

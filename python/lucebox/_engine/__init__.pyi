@@ -76,7 +76,7 @@ class Engine:
     """Number of output tokens that an engine keeps for suffix drafts."""
 
     @staticmethod
-    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], draft_pack: gpu.Pack | None = None, kept: KeptWeights | None = None, **options) -> Engine: ...
+    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], draft_pack: gpu.Pack | None = None, vision_pack: gpu.Pack | None = None, vision_on_cpu: bool = False, kept: KeptWeights | None = None, **options) -> Engine: ...
 
     def keep_weights(self) -> KeptWeights:
         """
@@ -204,9 +204,9 @@ class Engine:
     def layout_of(path: str) -> str:
         """The layout of a model file, without a draft model."""
 
-def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, others: Sequence[tuple[int, str, int, str]] = [], draft_device: tuple[int, str, int, str] | None = None, **options) -> tuple:
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, others: Sequence[tuple[int, str, int, str]] = [], draft_device: tuple[int, str, int, str] | None = None, vision_device: tuple[int, str, int, str] | None = None, **options) -> tuple:
     """
-    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: further devices, as (free_bytes, manifest_json, n_sms, name); draft_device: one for the draft model.
+    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: further devices, as (free_bytes, manifest_json, n_sms, name); draft_device: one for the draft model; vision_device: one for the vision tower.
     """
 
 def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:

@@ -65,6 +65,8 @@ class LoadedDevice:
     """Further devices among which the model may be divided. The fields above but `name` are the first device's."""
     draft: LoadedDevice | None = None
     """The device of the draft model, if it has one of its own."""
+    vision: LoadedDevice | None = None
+    """The device of the vision tower, if it has one of its own."""
 
     @property
     def kernels(self) -> str:

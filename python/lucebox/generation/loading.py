@@ -33,7 +33,7 @@ from lucebox.models.step_costs import StepCostsFile
 from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import Selection
-from lucebox.packs.devices import open_pack, resolve_devices, resolve_draft_device
+from lucebox.packs.devices import open_pack, resolve_devices, resolve_draft_device, resolve_vision_device
 from lucebox.packs.machine import processor_name
 
 __all__ = ["load_model"]
@@ -118,11 +118,15 @@ def _processor_of(engine: _engine.Engine, mmproj: str | None) -> Processor | Non
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:
     selections = resolve_devices(wanted.device, wanted.pack, require_gpu=wanted.require_gpu)
-    draft = None
+    draft = vision = None
     if wanted.draft_device is not None:
         draft = _open_selection(resolve_draft_device(wanted.draft_device, selections, wanted.pack))
+    if wanted.vision_device is not None:
+        vision = _open_selection(resolve_vision_device(wanted.vision_device, selections, wanted.pack))
     first, *others = map(_open_selection, selections)
-    return replace(first, others=tuple(others), draft=draft)
+    if vision is not None:
+        first = replace(first, reason=f"{first.reason}; vision tower on {vision.name}")
+    return replace(first, others=tuple(others), draft=draft, vision=vision)
 
 
 def _open_selection(selection: Selection) -> LoadedDevice:
@@ -197,6 +201,8 @@ def _open(
         progress=progress and partial(progress, "loading weights"),
         others=[other.pack for other in device.others if other.pack is not None],
         draft_pack=None if device.draft is None or drafters.draft_model is None else device.draft.pack,
+        vision_pack=None if device.vision is None else device.vision.pack,
+        vision_on_cpu=device.vision is not None and device.vision.pack is None,
         kept=kept,
         **engine_fields(options),
         **engine_fields(drafters),

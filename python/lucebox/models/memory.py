@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -132,6 +132,8 @@ class MemoryPlan:
     """Where the experts of a mixture are; None for other models."""
     parts: tuple[MemoryPlan, ...] = ()
     """The plan of each device, if the model is divided among several. The other fields are their sums."""
+    vision: MemoryPlan | None = None
+    """The plan of a vision tower on a device of its own, which the other fields do not count."""
 
     @classmethod
     def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:
@@ -139,7 +141,10 @@ class MemoryPlan:
         fits = tuple(KvFit(*fit) for fit in plan["kv_fits"])
         experts = None if plan["experts"] is None else ExpertPlan(*plan["experts"])
         parts = tuple(cls.from_engine(part) for part in plan["parts"])
-        return cls(**{**plan, "entries": entries, "kv_fits": fits, "experts": experts, "parts": parts})
+        vision = None if plan["vision"] is None else cls.from_engine(plan["vision"])
+        return cls(
+            **{**plan, "entries": entries, "kv_fits": fits, "experts": experts, "parts": parts, "vision": vision}
+        )
 
     def bytes_of(self, name: str) -> int:
         """Bytes of the entry of this name; 0 without one."""
@@ -162,8 +167,9 @@ class MemoryPlan:
         return 1 + max(0, self.available_bytes - self.mapped_bytes - self.total_bytes) // max(1, self.session_bytes)
 
     def __str__(self) -> str:
-        if self.parts:
-            return "\n\n".join(map(str, self.parts))
+        plans = [*(self.parts or [replace(self, vision=None)]), *([] if self.vision is None else [self.vision])]
+        if len(plans) > 1:
+            return "\n\n".join(map(str, plans))
         mapped = ("weights (mapped)", self.mapped_bytes, "read from the file as needed")
         rows = [mapped] if self.mapped_bytes else []
         rows += [(entry.name, entry.bytes, entry.detail) for entry in self.entries]

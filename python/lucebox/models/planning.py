@@ -19,7 +19,7 @@ from lucebox.models.resolve import resolve
 from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs import Selection, targets
-from lucebox.packs.devices import resolve_devices, resolve_draft_device
+from lucebox.packs.devices import resolve_devices, resolve_draft_device, resolve_vision_device
 from lucebox.packs.planned import manifest_json
 from lucebox.sizes import parse_size, show_size
 
@@ -103,6 +103,8 @@ class Device:
     """Further devices among which a target may be divided."""
     draft: Device | None = None
     """The device of a draft model; None: the target's."""
+    vision: Device | None = None
+    """The device of a vision tower; None: the target's first."""
     bandwidth_gb_s: float | None = None
     """Of a board, as its maker states it."""
 
@@ -164,6 +166,7 @@ def _plan_target(
                 device.name,
                 [_numbers(other) for other in device.others],
                 None if device.draft is None or draft.draft_model is None else _numbers(device.draft),
+                None if device.vision is None else _numbers(device.vision),
                 **engine_fields(replace(options, memory_limit=None)),
                 **engine_fields(draft),
             )
@@ -272,10 +275,12 @@ def local_device(options: EngineOptions) -> Device:
     limit = None if options.memory_limit is None else parse_size(options.memory_limit)
     selections = resolve_devices(options.device, options.pack, require_gpu=options.require_gpu)
     first, *others = (_facts(selection, limit) for selection in selections)
-    draft = None
+    draft = vision = None
     if options.draft_device is not None:
         draft = _facts(resolve_draft_device(options.draft_device, selections, options.pack), limit)
-    return replace(first, others=tuple(others), draft=draft)
+    if options.vision_device is not None:
+        vision = _facts(resolve_vision_device(options.vision_device, selections, options.pack), None)
+    return replace(first, others=tuple(others), draft=draft, vision=vision)
 
 
 def _facts(selection: Selection, limit: int | None) -> Device:
@@ -296,8 +301,10 @@ def _facts(selection: Selection, limit: int | None) -> Device:
 
 def _board(name: str, options: EngineOptions) -> Device:
     target, board = targets.find_board(name)
-    if options.device != "auto" or options.draft_device is not None:
-        named = options.device if options.draft_device is None else options.draft_device
+    vision = Device("cpu", "", 0) if options.vision_device == "cpu" else None
+    elsewhere = [one for one in (options.draft_device, None if vision else options.vision_device) if one is not None]
+    if options.device != "auto" or elsewhere:
+        named = elsewhere[0] if elsewhere else options.device
         raise InvalidRequestError(f"a plan is for the board {board.name} or for the device {named}, not both")
     fitting = packs.fitting(target.architecture, packs.find())
     pack = next((one for one in fitting if options.pack in (None, one.name)), None)
@@ -323,5 +330,6 @@ def _board(name: str, options: EngineOptions) -> Device:
         int((board.memory_gb or 0) * 2**30),
         manifest,
         board.sm_count,
+        vision=vision,
         bandwidth_gb_s=board.bandwidth_gb_s,
     )

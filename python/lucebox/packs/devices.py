@@ -11,7 +11,7 @@ from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs import Packs, Selection, causes, find, machine, min_driver, parse_device, parse_devices, select
 from lucebox.packs.drivers import VENDORS, Survey, driver_devices, survey
 
-__all__ = ["open_pack", "resolve_device", "resolve_devices", "resolve_draft_device"]
+__all__ = ["open_pack", "resolve_device", "resolve_devices", "resolve_draft_device", "resolve_vision_device"]
 
 
 def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = False) -> Selection:
@@ -75,6 +75,24 @@ def resolve_draft_device(device: str, of_model: Sequence[Selection], pack: str |
     if f"{spec.backend}:{spec.index}" == names:
         raise InvalidRequestError(f"draft_device = {device}: the model is there. Name another GPU, or no draft_device")
     return select(spec, driver_devices(spec.backend), find(), pack)
+
+
+def resolve_vision_device(device: str, of_model: Sequence[Selection], pack: str | None = None) -> Selection:
+    """The CPU or the GPU that the option `vision_device` names, for a model on these devices.
+
+    Raises:
+        InvalidRequestError: no device by its name, or one that the model is on.
+        DeviceError, PackError: no such device, or no pack for it.
+    """
+    spec = parse_device(device)
+    if spec.backend == "auto":
+        raise InvalidRequestError(f'vision_device names a device, as cpu or cuda:1; got "{device}"')
+    is_cpu = spec.backend == "cpu"
+    if ("cpu" if is_cpu else f"{spec.backend}:{spec.index}") in [one.device for one in of_model]:
+        raise InvalidRequestError(
+            f"vision_device = {device}: the model is there. Name another device, or no vision_device"
+        )
+    return select(spec, () if is_cpu else driver_devices(spec.backend), find(), None if is_cpu else pack)
 
 
 def _without_driver(answers: Survey, installed: Packs) -> list[str]:

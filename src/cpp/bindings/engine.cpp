@@ -30,10 +30,12 @@ using namespace nb::literals;
 namespace lb {
 namespace {
 
-// others: packs of further devices. draft_pack: of a draft model's own device.
+// others: packs of further devices. draft_pack, vision_pack: of a draft model's or vision tower's own device.
+// vision_on_cpu: the tower is on the CPU, and the model is not.
 std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
                                     const std::vector<const PythonPack*>& others, const PythonPack* draft_pack,
-                                    const KeptWeights* kept, const nb::kwargs& named) {
+                                    const PythonPack* vision_pack, bool vision_on_cpu, const KeptWeights* kept,
+                                    const nb::kwargs& named) {
   const EngineOptions options = engine_options_of(named);
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(pack == nullptr ? cpu_backend() : gpu_backend(pack->shared(), pack->name()));
@@ -43,9 +45,14 @@ std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* p
   };
   for (const PythonPack* other : others) backends.push_back(further(*other));
   std::unique_ptr<Backend> draft = draft_pack == nullptr ? nullptr : further(*draft_pack);
+  std::unique_ptr<Backend> vision = vision_on_cpu            ? cpu_backend()
+                                    : vision_pack == nullptr ? nullptr
+                                                             : gpu_backend(vision_pack->shared(), vision_pack->name());
   const LoadReport report(progress);
-  return without_gil(
-      [&] { return Engine::open(path, options, std::move(backends), std::move(draft), kept, std::ref(report)); });
+  return without_gil([&] {
+    return Engine::open(path, options, std::move(backends), std::move(draft), std::move(vision), kept,
+                        std::ref(report));
+  });
 }
 
 nb::dict info_of(const Engine& engine) {
@@ -200,8 +207,8 @@ void bind_engine(nb::module_& m) {
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
           "Number of output tokens that an engine keeps for suffix drafts.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(),
-                  "others"_a = std::vector<const PythonPack*>{}, "draft_pack"_a = nb::none(), "kept"_a = nb::none(),
-                  "options"_a)
+                  "others"_a = std::vector<const PythonPack*>{}, "draft_pack"_a = nb::none(),
+                  "vision_pack"_a = nb::none(), "vision_on_cpu"_a = false, "kept"_a = nb::none(), "options"_a)
       .def(
           "keep_weights", [](const Engine& engine) { return without_gil([&] { return engine.keep_weights(); }); },
           "An empty copy of all weights, for keep_slice(). Throws UnsupportedError on the CPU and for experts in host "

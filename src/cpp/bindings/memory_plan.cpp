@@ -27,24 +27,26 @@ std::unique_ptr<DeviceSizes> sizes_of(size_t free_bytes, const std::string& mani
   return gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes, source);
 }
 
-// free_bytes, manifest_json, n_sms, name of a GPU.
-using GpuFacts = std::tuple<size_t, std::string, int, std::string>;
+// free_bytes, manifest_json, n_sms, name of a GPU, or of the CPU, as plan_memory().
+using DeviceFacts = std::tuple<size_t, std::string, int, std::string>;
 
 nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
-                      const std::string& name, const std::vector<GpuFacts>& others,
-                      const std::optional<GpuFacts>& draft_device, const nb::kwargs& named) {
+                      const std::string& name, const std::vector<DeviceFacts>& others,
+                      const std::optional<DeviceFacts>& draft_device, const std::optional<DeviceFacts>& vision_device,
+                      const nb::kwargs& named) {
   EngineOptions options = engine_options_of(named);
   std::vector<std::unique_ptr<DeviceSizes>> all;
   all.push_back(sizes_of(free_bytes, manifest_json, n_sms, name, MemorySource::kFree));
-  const auto sizes_of_gpu = [](const GpuFacts& facts) {
+  const auto sizes_of_facts = [](const DeviceFacts& facts) {
     const auto& [free, manifest, sms, gpu] = facts;
     return sizes_of(free, manifest, sms, gpu, MemorySource::kFree);
   };
-  for (const GpuFacts& other : others) all.push_back(sizes_of_gpu(other));
+  for (const DeviceFacts& other : others) all.push_back(sizes_of_facts(other));
   std::vector<const DeviceSizes*> devices;
   for (const auto& one : all) devices.push_back(one.get());
-  const std::unique_ptr<DeviceSizes> draft = draft_device ? sizes_of_gpu(*draft_device) : nullptr;
-  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, devices, draft.get()); });
+  const std::unique_ptr<DeviceSizes> draft = draft_device ? sizes_of_facts(*draft_device) : nullptr;
+  const std::unique_ptr<DeviceSizes> vision = vision_device ? sizes_of_facts(*vision_device) : nullptr;
+  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, devices, draft.get(), vision.get()); });
   return nb::make_tuple(dict_of_plan(plan), dict_of(options));
 }
 
@@ -84,16 +86,20 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   nb::list parts;
   for (const MemoryPlan& part : plan.parts) parts.append(dict_of_plan(part));
   d["parts"] = parts;
+  d["vision"] = plan.vision.empty() ? nb::object(nb::none()) : nb::object(dict_of_plan(plan.vision[0]));
   return d;
 }
 
 void bind_memory_plan(nb::module_& m) {
   m.def(
       "plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
-      "others"_a = std::vector<GpuFacts>{}, "draft_device"_a = nb::none(), "options"_a,
+      "others"_a = std::vector<DeviceFacts>{}, "draft_device"_a = nb::none(), "vision_device"_a = nb::none(),
+      "options"_a,
       "Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. "
       "An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: "
-      "further devices, as (free_bytes, manifest_json, n_sms, name); draft_device: one for the draft model.");
+      "further devices, as (free_bytes, manifest_json, n_sms, name); draft_device: one for the draft model; "
+      "vision_device: "
+      "one for the vision tower.");
   m.def("plan_scorer_memory", &plan_scorer_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
         "is_lent"_a, "options"_a,
         "Returns the plan that PromptScorer.open would make. is_lent: free_bytes are weights that an engine lends.");

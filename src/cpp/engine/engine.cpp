@@ -25,7 +25,7 @@
 namespace lb {
 namespace {
 
-// The vision tower that the options name; null: none. Its rows are the model's residual stream.
+// The vision tower that the options name; null: none. Its rows are the model's residual stream. sizes: of its device.
 std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model, const DeviceSizes& sizes) {
   if (options.mmproj.empty()) return nullptr;
   const ModelInfo& info = model.info();
@@ -37,6 +37,18 @@ std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Mode
            ": images: the vision tower is of another family than the model, ", info.architecture);
   if (!sizes.maps_weights()) tower->use_device_types();
   return tower;
+}
+
+// The plan of the model and its tower. vision_device: the tower's own; null: it is on the model's first device.
+SplitPlan plan_of(const OpenModels& opened, std::span<const DeviceSizes* const> devices,
+                  const DeviceSizes* draft_device, const DeviceSizes* vision_device, EngineOptions& options,
+                  VisionTower* tower) {
+  if (vision_device == nullptr) return make_split_plan(opened, devices, draft_device, options, tower);
+  LB_CHECK(tower != nullptr, kInvalid, "vision_device = ", vision_device->name(), " is for a vision tower, and ",
+           opened.file.path, " is loaded without one. Use mmproj, or no vision_device");
+  SplitPlan split = make_split_plan(opened, devices, draft_device, options, nullptr);
+  split.plan.vision.push_back(make_tower_plan(*tower, *vision_device, options));
+  return split;
 }
 
 constexpr int kMaxKvTokens = std::numeric_limits<int>::max() / kPageTokens * kPageTokens;  // whole pages
@@ -493,23 +505,25 @@ int Engine::max_pass_rows() const {
 }
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices,
-                        const DeviceSizes* draft_device) {
+                        const DeviceSizes* draft_device, const DeviceSizes* vision_device) {
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
-  const auto tower = open_tower(options, *opened.models.target, *devices[0]);
-  return make_split_plan(opened, devices, draft_device, options, tower.get()).plan;
+  const auto tower = open_tower(options, *opened.models.target, vision_device ? *vision_device : *devices[0]);
+  return plan_of(opened, devices, draft_device, vision_device, options, tower.get()).plan;
 }
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
                                      std::vector<std::unique_ptr<Backend>> given,
-                                     std::unique_ptr<Backend> draft_backend, const KeptWeights* kept,
-                                     const LoadProgress& progress) {
+                                     std::unique_ptr<Backend> draft_backend, std::unique_ptr<Backend> vision_backend,
+                                     const KeptWeights* kept, const LoadProgress& progress) {
   Backends backends;
   std::vector<const DeviceSizes*> devices;
   std::vector<std::mutex*> opening;
   const DeviceSizes* const draft_device = draft_backend ? &draft_backend->sizes() : nullptr;
-  if (draft_backend) opening.push_back(&draft_backend->device().opening());
+  const DeviceSizes* const vision_device = vision_backend ? &vision_backend->sizes() : nullptr;
+  for (const Backend* one : {draft_backend.get(), vision_backend.get()})
+    if (one != nullptr) opening.push_back(&one->device().opening());
   for (std::unique_ptr<Backend>& one : given) {
     LB_ASSERT(one->lent() == nullptr && (given.size() == 1 || !one->sizes().maps_weights()));
     backends.push_back(std::move(one));
@@ -524,9 +538,9 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
-  auto tower = open_tower(options, *opened.models.target, *devices[0]);
-  SplitPlan plan = make_split_plan(opened, devices, draft_device, options, tower.get());
-  const std::shared_ptr<const Backend> tower_backend = backends[0];
+  const std::shared_ptr<const Backend> tower_backend = vision_backend ? std::move(vision_backend) : backends[0];
+  auto tower = open_tower(options, *opened.models.target, tower_backend->sizes());
+  SplitPlan plan = plan_of(opened, devices, draft_device, vision_device, options, tower.get());
   if (plan.drafter) backends.insert(backends.begin(), std::move(draft_backend));
   opened.models.target->set_context(options.context);
   for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
@@ -544,7 +558,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
                                std::move(options), std::move(plan), kept, progress));
   engine->weights_key_ = std::move(key);
   engine->tower_ = std::move(tower);
-  if (engine->tower_ && !devices[0]->maps_weights())
+  if (engine->tower_ && !tower_backend->sizes().maps_weights())
     engine->device_tower_ = std::make_unique<DeviceTower>(tower_backend, *engine->tower_, engine->options_);
   for (const auto& shard : engine->shards()) shard->stream().wait();
   engine->check_intact();

@@ -35,18 +35,20 @@ class Engine {
   static constexpr int kExpectedTokens = 1 << 14;  // capacity for a text that a request expects
 
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
-  // throws before reserving anything. backends: the CPU, or GPUs, of which the plan may use the first
-  // alone (make_split_plan). draft_backend: another GPU, for the draft model; null: it is where the model is. kept:
-  // used if it has the weights of this engine, and ignored otherwise; null: none.
+  // throws before reserving anything. backends: the CPU, or GPUs, of which the plan may use the first alone
+  // (make_split_plan). draft_backend: another GPU, for the draft model; null: it is where the model is. vision_backend:
+  // another device, for the vision tower; null: it is on the model's first. kept: used if it has the weights of this
+  // engine, and ignored otherwise; null: none.
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
                                       std::vector<std::unique_ptr<Backend>> backends,
                                       std::unique_ptr<Backend> draft_backend = nullptr,
+                                      std::unique_ptr<Backend> vision_backend = nullptr,
                                       const KeptWeights* kept = nullptr, const LoadProgress& progress = {});
   ~Engine();
   // The plan that open() would make for devices with these sizes. Reads the files' metadata and small weights, and
   // reserves nothing. Resolves default options.
   static MemoryPlan plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices,
-                         const DeviceSizes* draft_device = nullptr);
+                         const DeviceSizes* draft_device = nullptr, const DeviceSizes* vision_device = nullptr);
 
   const Model& model() const { return *models_.target; }
   const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none. To run it: draft_on()

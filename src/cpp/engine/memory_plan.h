@@ -46,8 +46,9 @@ struct MemoryPlan {
   std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
   // The plan of each device, for a model on several devices; the entries above are then the sum.
   std::vector<MemoryPlan> parts;
-  size_t total_bytes() const;    // sum of the entries, with one session
-  size_t session_bytes() const;  // sum of the entries per session
+  std::vector<MemoryPlan> vision;  // of a vision tower on a device of its own, whose memory is not counted above
+  size_t total_bytes() const;      // sum of the entries, with one session
+  size_t session_bytes() const;    // sum of the entries per session
 };
 
 }  // namespace lb

@@ -123,6 +123,18 @@ std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& size
           {"image buffers", tower->scratch_bytes(n), cat("while an image is encoded, up to ", n, " patches")}};
 }
 
+MemoryPlan make_tower_plan(VisionTower& tower, const DeviceSizes& sizes, const EngineOptions& options) {
+  const size_t free = sizes.free_bytes(), reserved = sizes.reserved_bytes();
+  MemoryPlan plan{.device = sizes.name(),
+                  .entries = tower_entries(&tower, sizes, options),
+                  .mapped_bytes = sizes.maps_weights() ? tower.own_file_bytes() : 0,
+                  .available_bytes = free > reserved ? free - reserved : 0};
+  LB_CHECK(plan.total_bytes() <= plan.available_bytes, kMemory, options.mmproj, ": the vision tower needs ",
+           mib(plan.total_bytes()), ", and ", mib(plan.available_bytes), " of ", sizes.memory_name(),
+           " are available. Name another vision_device");
+  return plan;
+}
+
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
                       const EngineOptions& options) {
   return draft == nullptr || sizes.loop_bytes(model, options) == 0 ? 0 : StepRows::planned_bytes(*draft);

@@ -15,6 +15,8 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
 
 // The entries of a vision tower; none without one. On a GPU its types are the device's.
 std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& sizes, const EngineOptions& options);
+// The plan of a tower on a device of its own. Throws kMemory if it does not fit there.
+MemoryPlan make_tower_plan(VisionTower& tower, const DeviceSizes& sizes, const EngineOptions& options);
 
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);

@@ -17,7 +17,6 @@ std::string with_unit(double value, const char* unit) {
   text << std::fixed << std::setprecision(1) << value << unit;
   return text.str();
 }
-std::string mib(size_t bytes) { return with_unit(bytes / 1048576.0, " MiB"); }
 std::string kib(size_t bytes) { return with_unit(bytes / 1024.0, " KiB"); }
 
 // Describes a layer whose heads a KV type does not support; nothing if there is none.
@@ -133,6 +132,8 @@ void check_context(const ContextDemand& demand, const Budget& budget, const Mode
 }
 
 }  // namespace
+
+std::string mib(size_t bytes) { return with_unit(bytes / 1048576.0, " MiB"); }
 
 void check_model_options(const ModelOptions& options) {
   LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);

@@ -13,6 +13,7 @@
 
 namespace lb {
 
+std::string mib(size_t bytes);  // "24.0 MiB", for messages
 // Checks the options that both kinds of plan settle.
 void check_model_options(const ModelOptions& options);
 // Resolves the defaults that depend on machine and device, except the context.
