@@ -25,6 +25,7 @@ from reference import select_candidates as select_reference
 from reference import swiglu as swiglu_reference
 from reference import top_tokens as top_tokens_reference
 from reference import vision_tower as vision_reference
+from reference.linear import FP8
 from tolerances import check
 
 F32 = NDArray[np.float32]
@@ -143,7 +144,7 @@ def test_prepare_with_norms_of_values(on: On, dim: int) -> None:
     assert all(np.isnan(one).all() for one in alone[1:])
 
 
-@pytest.mark.parametrize("dtype", (*linear_reference.PLAIN_TYPES, *linear_reference.BLOCK_TYPES, linear_reference.FP8))
+@pytest.mark.parametrize("dtype", (*linear_reference.PLAIN_TYPES, *linear_reference.BLOCK_TYPES, FP8))
 @pytest.mark.parametrize("blocks", (1, 3))
 def test_embed(on: On, dtype: str, blocks: int, seed: int) -> None:
     values = linear_reference.block_size(dtype)[0]
@@ -519,17 +520,16 @@ def _mixture(
     return own, chosen, around, experts_reference.mix(own, *chosen, *around, activations, halves)
 
 
-GROUPED = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "F16", "BF16")
-
-
 def _halves(on: On, dtypes: tuple[str, str, str], rows: int, activations: str) -> dict[str, str]:
-    """The types of weights whose x a device rounds to 16 bits, because it groups the choices of many rows."""
-    plain = {"F16", "BF16"} & set(dtypes)
-    is_grouped = rows >= 17 and dtypes[0] == dtypes[1] and set(dtypes) <= set(GROUPED)
-    if "pack" not in on or not is_grouped or (activations == "f32" and not set(dtypes) <= plain):
+    """The types of weights that a device multiplies as 16-bit numbers, because it groups the choices of many rows; on
+    the CPU, FP8, whose x it does not round."""
+    if "pack" not in on:
+        return {FP8: "F32"} if FP8 in dtypes else {}
+    is_grouped = rows >= 17 and dtypes[0] == dtypes[1]
+    if not is_grouped or (activations == "f32" and not set(dtypes) <= {"F32", "F16", "BF16"}):
         return {}
     wide = "F16" if on["pack"].target in F16_ONLY else "BF16"
-    return {dtype: wide if dtype == "BF16" else dtype for dtype in plain}
+    return {dtype: "F16" if dtype == "F16" else wide for dtype in {"F16", "BF16", FP8} & set(dtypes)}
 
 
 def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_joined: bool, activations: str) -> F32:
@@ -544,26 +544,24 @@ def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_
 def _check_mixture(
     on: On, dtypes: tuple[str, str, str], shape: tuple[int, ...], act: str, activations: str, seed: int
 ) -> None:
-    rounding = (
-        "f32" if linear_reference.FP8 in dtypes and "pack" not in on else activations
-    )  # the CPU rounds no x of FP8
     halves = _halves(on, dtypes, shape[0], activations)
-    own, chosen, around, (want, scale, _) = _mixture(dtypes, shape, act, rounding, halves, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    own, chosen, around, (want, scale, _) = _mixture(dtypes, shape, act, activations, halves, rng)
     got = _mixed(on, own, chosen, around, act != "silu" and dtypes[0] == dtypes[1], activations)
     is_exact = activations == "int8" or set(dtypes) <= set(linear_reference.PLAIN_TYPES)
-    limit = "matmul_wide" if halves else "linear" if is_exact or "pack" not in on else "linear_int16"
+    limit = "linear" if is_exact or "pack" not in on else "linear_int16"
+    if "pack" in on and halves:
+        limit = "matmul_wide"
     check(limit, got, want, scale)
 
 
+EXPERT_TYPES = "F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q5_1 Q4_K Q5_K Q6_K MXFP4 IQ4_NL IQ4_XS NVFP4"
 MODES = [("int8", "silu"), ("int8", "clamped"), ("f32", "clamped"), ("int8", "gelu")]
 
 
 @pytest.mark.parametrize(("activations", "act"), MODES)
 @pytest.mark.parametrize("shape", shapes.MIXTURES)
-@pytest.mark.parametrize(
-    "dtype",
-    ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", linear_reference.FP8],
-)
+@pytest.mark.parametrize("dtype", [*EXPERT_TYPES.split(), FP8])
 def test_mix_experts(on: On, dtype: str, shape: tuple[int, ...], act: str, activations: str, seed: int) -> None:
     _check_mixture(on, (dtype, dtype, dtype), shape, act, activations, seed)
 
@@ -576,7 +574,11 @@ def test_experts_of_several_types(on: On, dtypes: tuple[str, str, str], act: str
 
 @pytest.mark.parametrize(("activations", "act"), MODES)
 @pytest.mark.parametrize(("rows", "n"), [(9, 7), (22, 2)])  # tiles of 16, of 64
-@pytest.mark.parametrize("dtypes", [("Q4_K", "Q4_K", "Q6_K"), ("BF16", "BF16", "Q8_0"), ("Q8_0", "Q8_0", "F16")])
+@pytest.mark.parametrize(
+    "dtypes",
+    [(one, one, other) for one, other in (("Q4_K", "Q6_K"), ("BF16", "Q8_0"), ("Q8_0", "F16"), ("NVFP4", FP8),
+                                          (FP8, "BF16"), ("Q4_K", "Q5_0"), ("F32", "NVFP4"))],
+)  # fmt: skip
 def test_many_rows_of_experts_of_several_types(
     on: On, dtypes: tuple[str, str, str], rows: int, n: int, act: str, activations: str, seed: int
 ) -> None:

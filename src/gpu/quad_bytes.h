@@ -104,24 +104,32 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
   return c;
 }
 
-// expand() converts 16 x 16 bytes to a 16-bit fragment: byte * scale - offset, with each row's scale and offset,
-// rounded once. It keeps the order of k.
+// expand() converts 16 x 16 bytes to a 16-bit fragment: number * scale - offset, with each row's scale and offset,
+// rounded once. numbers(word) are the numbers of four bytes. It keeps the order of k.
 LB_DEVICE constexpr int expanded_index(int k) { return k; }
 
-template <class T>
-LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+template <class T, class Numbers>
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale, Numbers&& numbers) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const uint32_t bytes = h.r[i] ^ 0x80808080u;
-    float v[4];
+    f32x4 v = numbers(h.r[i]);
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) {  // bits of the float 2^23 + 128 + byte
-      const uint32_t bits = permute_bytes(bytes, 0x4b000000u, 0x7540 + j);
-      v[j] = fma(quant::float_of(bits) - 8388736.0f, scale.v[0][0], -scale.v[0][1]);
-    }
+    for (int j = 0; j < 4; ++j) v[j] = fma(v[j], scale.v[0][0], -scale.v[0][1]);
     a.r[2 * i] = pack_pair(v[0], v[1], T{});
     a.r[2 * i + 1] = pack_pair(v[2], v[3], T{});
   }
+}
+// Signed bytes.
+template <class T>
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+  expand(a, h, scale, [](uint32_t word) {
+    const uint32_t bytes = word ^ 0x80808080u;
+    f32x4 v;
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j)  // bits of the float 2^23 + 128 + byte
+      v[j] = quant::float_of(permute_bytes(bytes, 0x4b000000u, 0x7540 + j)) - 8388736.0f;
+    return v;
+  });
 }
 
 }  // namespace lb::gpu

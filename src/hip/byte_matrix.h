@@ -119,21 +119,23 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
   return __builtin_bit_cast(ByteSums, multiply_sixteen(c, a1, b.half[1]));
 }
 
-// expand() converts 16 x 16 bytes to a 16-bit fragment: byte * scale - offset, with each row's scale and offset,
-// rounded once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
+// expand() converts 16 x 16 bytes to a 16-bit fragment: number * scale - offset, with each row's scale and offset,
+// rounded once. numbers(word) are the numbers of four bytes. It permutes k: the other operand must have value k (of 16)
+// at expanded_index(k).
 LB_DEVICE constexpr int expanded_index(int k) { return k; }
 
-template <class T>
-LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+template <class T, class Numbers>
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale, Numbers&& numbers) {
   uint32_t pairs[2 * kOperandWords];
   LB_UNROLL
   for (int i = 0; i < kOperandWords; ++i) {
+    const f32x4 of_word = numbers(h.r[i]);
     LB_UNROLL
     for (int j = 0; j < 4; j += 2) {
       uint32_t bits[2];
       LB_UNROLL
       for (int l = 0; l < 2; ++l) {
-        const float v = fma(float(int8_t(h.r[i] >> 8 * (j + l))), scale.v[0][0], -scale.v[0][1]);
+        const float v = fma(of_word[j + l], scale.v[0][0], -scale.v[0][1]);
         if constexpr (__is_same(T, bf16))
           bits[l] = __builtin_bit_cast(uint16_t, __bf16(v));  // to_bf16 branches
         else
@@ -144,6 +146,13 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
   }
   LB_UNROLL
   for (int i = 0; i < 2 * kOperandWords; ++i) a.r[i / 4][i % 4] = pairs[i];
+}
+// Signed bytes.
+template <class T>
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+  expand(a, h, scale, [](uint32_t word) {
+    return f32x4{float(int8_t(word)), float(int8_t(word >> 8)), float(int8_t(word >> 16)), float(int8_t(word >> 24))};
+  });
 }
 
 }  // namespace lb::gpu

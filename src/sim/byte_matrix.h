@@ -131,20 +131,29 @@ inline ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int 
   return sim::multiply_bytes(a.r, b.r + half, 1, start, {"multiply_half", where});
 }
 
-// expand() converts 16 x 16 bytes to a 16-bit fragment: byte * scale - offset, with each row's scale and offset,
-// rounded once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
+// expand() converts 16 x 16 bytes to a 16-bit fragment: number * scale - offset, with each row's scale and offset,
+// rounded once. numbers(word) are the numbers of four bytes. It permutes k: the other operand must have value k (of 16)
+// at expanded_index(k).
 constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
-template <class T>
-void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+template <class T, class Numbers>
+void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale, Numbers&& numbers) {
+  const f32x4 of_rows[2] = {numbers(h.r[0]), numbers(h.r[1])};
   for (int i = 0; i < 8; ++i) {
     const int row = i / 2 % 2, byte = i / 4 * 2 + i % 2;
-    const float v = fma(float(int8_t(h.r[row] >> 8 * byte)), scale.v[row][0], -scale.v[row][1]);
+    const float v = fma(of_rows[row][byte], scale.v[row][0], -scale.v[row][1]);
     if constexpr (std::is_same_v<T, bf16>)
       a.v[i] = to_bf16(v);
     else
       a.v[i] = to_f16(v);
   }
+}
+// Signed bytes.
+template <class T>
+void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+  expand(a, h, scale, [](uint32_t word) {
+    return f32x4{float(int8_t(word)), float(int8_t(word >> 8)), float(int8_t(word >> 16)), float(int8_t(word >> 24))};
+  });
 }
 
 // expand_codes() does the same for bytes below 128. Its fields come from code_field(scale, offset) of the row.

@@ -15,6 +15,7 @@ from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import experts as experts_reference
 from reference import gguf_files
+from reference.checkpoints import few_bits
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, write_model
 from reference.linear import block_size, random_weights
@@ -27,8 +28,14 @@ I32 = NDArray[np.int32]
 def test_types_without_a_kernel_are_refused(pack: _engine.gpu.Pack) -> None:
     w, x = np.zeros(2 * 256 * 84, np.uint8), np.ones((1, 256), np.float32)
     one = np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
-    with pytest.raises(UnsupportedError, match=r"no kernel reads experts of Q2_K on a GPU\. Use Q8_0"):
+    with pytest.raises(UnsupportedError, match=r"no kernel reads experts of Q2_K on a GPU\. Use a file"):
         ops.mix_experts(w, w, w, ("Q2_K",) * 3, 2, 256, x, *one, pack=pack)
+
+
+def test_a_model_without_kernels_names_the_tensor(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    shape = Shape("qwen3moe", "Q3_K", n_layers=1, hidden=256, n_heads=4, head_dim=64, expert_ffn=256)
+    with pytest.raises(UnsupportedError, match=r"tensor blk\.0\.ffn_\w+_exps\.weight: no kernel reads experts of Q3_K"):
+        open_engine(write_model(tmp_path / "model.gguf", shape), pack=pack)
 
 
 N, K = 6, 2
@@ -54,7 +61,8 @@ class Mixture:
         return ops.mix_experts(*self.matrices, self.types, N, self.ffn, x, experts, weights, pack=pack, **given)
 
 
-GROUPED = [("Q4_K", "Q6_K"), ("Q8_0", "F16"), ("BF16", "Q8_0"), ("MXFP4", "MXFP4"), ("Q5_K", "IQ4_XS")]
+GROUPED = [("Q4_K", "Q6_K"), ("Q8_0", "F16"), ("BF16", "Q8_0"), ("MXFP4", "MXFP4"), ("Q5_K", "IQ4_XS"),
+           ("NVFP4", "F8_E4M3"), ("F32", "Q5_0"), ("IQ4_NL", "Q5_1")]  # fmt: skip
 
 
 @pytest.mark.parametrize("types", GROUPED)
@@ -68,7 +76,7 @@ def test_rows_change_no_bit_of_a_row(pack: _engine.gpu.Pack, types: tuple[str, s
     few = mixture(pack, slice(0, 16))
     for rows in (slice(0, 1), slice(9, 16)):
         assert np.array_equal(mixture(pack, rows), few[rows])
-    if not {"F16", "BF16"} & set(types):  # these are cast from 17 rows on
+    if not {"F16", "BF16", "F8_E4M3"} & set(types):  # these are cast from 17 rows on
         own = experts_reference.Experts(tuple(w.reshape(N, -1) for w in mixture.matrices), mixture.types, mixture.ffn)
         first = mixture.x[:16], mixture.experts[:16], mixture.weights[:16]
         _, scale, margins = experts_reference.mix(own, *first, None, None, None, "int8", {})
@@ -133,6 +141,18 @@ def test_gpt_oss_of_a_checkpoint(pack: _engine.gpu.Pack, data: Path, chunk: int)
     assert largest_difference(got, arrays["logits"][: len(ids)]) < tolerance("logits", "half_device")
     rounded = logits_of(open_engine(path, pack=pack, prefill_chunk=256, activations="int8", kv="f16"), ids, chunk)
     assert mean_kl(arrays["logits"][: len(ids)], rounded) < tolerance("kl", "int8")
+
+
+@pytest.mark.parametrize("kind", ["mixed", "fp8"])
+def test_checkpoints_of_few_bits(pack: _engine.gpu.Pack, tmp_path: Path, kind: str) -> None:
+    """mixed: experts in NVFP4, attention in FP8, the head in BF16. A prompt's choices are grouped by expert."""
+    shape = Shape("qwen3moe", n_layers=2, hidden=128, head_dim=64, expert_ffn=128)
+    path, _ = few_bits(tmp_path / "checkpoint", write_model(tmp_path / "model.gguf", shape), kind)
+    ids = random_ids(24, shape.vocab)
+    want = logits_of(open_engine(path, activations="f32", kv="f32"), ids, len(ids))
+    for chunk in (1, len(ids)):
+        got = logits_of(open_engine(path, pack=pack, activations="int8", kv="f16"), ids, chunk)
+        assert mean_kl(want, got) < tolerance("kl", "int8"), chunk
 
 
 def test_company_changes_no_bit_of_a_mixture(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:

@@ -117,7 +117,10 @@ def test_ops_of_drafts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("types", [("Q4_K", "Q4_K", "Q6_K"), ("MXFP4", "MXFP4", "MXFP4"), ("Q4_K", "Q5_K", "BF16")])
+@pytest.mark.parametrize(
+    "types",
+    [("Q4_K", "Q4_K", "Q6_K"), ("MXFP4", "MXFP4", "MXFP4"), ("Q4_K", "Q5_K", "BF16"), ("NVFP4", "NVFP4", "F8_E4M3")],
+)
 def test_mixtures(name: str, types: tuple[str, str, str]) -> None:
     """A launch for gate and up, or one each if their types differ, then one for down. Many rows of types with grouped
     kernels: a sort of the choices, gate and up, down, and sums."""

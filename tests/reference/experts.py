@@ -68,9 +68,9 @@ def mix(
     add: F32 | None, activations: str, halves: Mapping[str, str],
 ) -> tuple[F64, F64, F64]:  # fmt: skip
     """(y [rows, dim], the sums of the absolute values of its terms, each row's distance of act() in codes from where
-    its rounding to 8 bits could go to either side). halves: the 16-bit type to which x of a type's weights is
-    rounded."""
-    rounds = [activations == "int8" and dtype not in PLAIN_TYPES for dtype in own.types]
+    its rounding to 8 bits could go to either side). halves: the 16-bit type to which a type's weights and their x
+    are rounded."""
+    rounds = [activations == "int8" and dtype not in {*PLAIN_TYPES, *halves} for dtype in own.types]
     n_rows, k = experts.shape
     chosen = experts.reshape(-1)
 
@@ -82,13 +82,16 @@ def mix(
         return sums
 
     def product(i: int, inputs: F32) -> tuple[F64, F64]:
-        values = inputs.astype(np.float64)
+        values, w = inputs.astype(np.float64), own.values[i]
         if rounds[i]:
             codes, scale = quantize_q8(inputs)
             values = codes.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
         elif own.types[i] in halves:
-            values = round_to(np.ascontiguousarray(inputs), halves[own.types[i]]).astype(np.float64)
-        w, bias = own.values[i], 0.0 if own.biases is None else own.biases[i][chosen]
+            values, w = (
+                round_to(np.ascontiguousarray(one, np.float32), halves[own.types[i]]).astype(np.float64)
+                for one in (inputs, w)
+            )
+        bias = 0.0 if own.biases is None else own.biases[i][chosen]
         return times(values, w) + bias, times(np.abs(values), np.abs(w)) + np.abs(bias)
 
     (gate, gate_size), (up, up_size) = (product(i, np.repeat(x, k, axis=0)) for i in range(2))

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
+#include "gpu/experts/choose.h"
 #include "gpu/gemm/choose_config.h"
 #include "gpu/gemm_skinny/choose_config.h"
 #include "gpu/linear_group.h"
@@ -175,6 +176,9 @@ class GpuSizes final : public DeviceSizes {
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }
   size_t weight_bytes(Network& network, const NetworkPart& part) const override {
+    network.for_each_matrix([](const Matrix& m) {
+      if (m.n_experts > 0) gpu::check_expert_type(m.type, cat("tensor ", m.name));
+    });
     Carver counter, experts;
     network.carve_planes(counter, experts, part, {}, nullptr);
     return counter.used() + experts.used() + expert_ring_bytes(network);

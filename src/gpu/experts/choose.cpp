@@ -33,11 +33,11 @@ int rounded_bits(const ExpertMatrix& matrix, Activations activations) {
 }
 
 const ExpertKernel& kernel_of(const ExpertMatrix& matrix, const MixExperts& op, const std::string& what) {
+  check_expert_type(matrix.type, what);
   const auto* kernel = std::ranges::find_if(kExpertKernels, [&](const ExpertKernel& entry) {
     return entry.type == matrix.type && entry.x_bits == rounded_bits(matrix, op.activations);
   });
-  LB_CHECK(kernel != std::end(kExpertKernels), kUnsupported, what, ": no kernel reads experts of ", name(matrix.type),
-           " on a GPU. Use Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS, MXFP4, NVFP4, FP8, F16 or BF16, or device = \"cpu\"");
+  LB_ASSERT(kernel != std::end(kExpertKernels));
   return *kernel;
 }
 
@@ -84,6 +84,12 @@ struct Scratch {
 };
 
 }  // namespace
+
+void check_expert_type(DType type, const std::string& what) {
+  LB_CHECK(std::ranges::any_of(kExpertKernels, [&](const ExpertKernel& entry) { return entry.type == type; }),
+           kUnsupported, what, ": no kernel reads experts of ", name(type),
+           " on a GPU. Use a file without experts of Q2_K, Q3_K and Q4_1, or device = \"cpu\"");
+}
 
 size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) {
   if (k == 0) return 0;

@@ -116,7 +116,7 @@ void for_each_launch(const GroupedLaunches& launches, Run&& run) {
   run(launches.sum, launches.sum_params);
 }
 
-// From kMinGroupedRows rows, groups choices by expert if kernels read the types: gate and up of one type, 8-bit x.
+// From kMinGroupedRows rows, groups choices by expert if kernels read the types: gate and up of one type, no 16-bit x.
 // nullopt: a choice at a time.
 inline constexpr int kMinGroupedRows = 17;
 std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratch, const std::string& what,
@@ -136,6 +136,8 @@ inline int held_experts(const MixExperts& op) { return op.slots.n > 0 ? op.slots
 SumChoices sum_of(const MixExperts& op, const float* sums);
 Launch sum_launch(const SumChoices& sum, const std::string& what, const Target& target);
 
+// Throws kUnsupported, with `what`, unless kernels read experts of this type.
+void check_expert_type(DType type, const std::string& what);
 // Scratch bytes of a MixExperts.
 size_t expert_scratch_bytes(int rows, int k, int dim, int ffn);
 size_t grouped_scratch_bytes(int rows, int k, int dim, int ffn);

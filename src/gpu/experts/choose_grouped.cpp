@@ -7,6 +7,7 @@
 #include "gpu/experts/choose.h"
 #include "gpu/experts/instances.h"
 #include "gpu/gemm/choose_config.h"
+#include "gpu/linear_group.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -20,18 +21,31 @@ struct GroupedKernel {
 constexpr GroupedKernel kKernels[] = {
 #define X(name, Type, kTileRows, ...) \
   {DType::k##Type, kTileRows, "expert_gemm_gate_up_" #name "_kernel", "expert_gemm_down_" #name "_kernel"},
-    LB_EXPERT_GEMMS_BYTES(X) LB_EXPERT_GEMMS_Q8_0_64(X) LB_EXPERT_GEMMS_PLAIN(X)
+    LB_EXPERT_GEMMS_BYTES(X) LB_EXPERT_GEMMS_Q8_0_64(X) LB_EXPERT_GEMMS_PLAIN(X) LB_EXPERT_GEMMS_FP8(X)
+        LB_EXPERT_GEMMS_FLOAT(X)
 #undef X
 };
 
 constexpr int kTileOuts = 2 * kActTileOuts;
 
-bool is_plain(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+// How the kernels of a type read x.
+enum class XForm { kBytes, kHalves, kFloats };
+XForm x_form(DType type) {
+  if (type == DType::kF32) return XForm::kFloats;
+  const bool reads_halves = type == DType::kF16 || type == DType::kBF16 || type == DType::kF8_E4M3;
+  return reads_halves ? XForm::kHalves : XForm::kBytes;
+}
+int chunk_values(DType type) {
+  const XForm form = x_form(type);
+  return form == XForm::kBytes ? kByteValues : form == XForm::kHalves ? kHalfValues : kFloatValues;
+}
 
 GemmStages stages_of(DType type, int tile_rows, const Target& target) {
-  const int values = is_plain(type) ? kHalfValues : kByteValues;
-  const int x = is_plain(type) ? gemm_half_x(tile_rows) : gemm_byte_x(tile_rows, 8);
-  return gemm_stages(size_t(kTileOuts) * gemm_code_row(type, values) + x, target);
+  const XForm form = x_form(type);
+  const int x = form == XForm::kBytes    ? gemm_byte_x(tile_rows, 8)
+                : form == XForm::kHalves ? gemm_half_x(tile_rows)
+                                         : gemm_float_x(tile_rows);
+  return gemm_stages(size_t(kTileOuts) * gemm_code_row(type, chunk_values(type)) + x, target);
 }
 
 const GroupedKernel* kernel_of(DType type, int tile_rows, const Target& target) {
@@ -61,7 +75,8 @@ struct Scratch {
   Scratch(int rows, int k, int dim, int ffn) {
     const auto align = [](size_t n) { return (n + 255) / 256 * 256; };
     const auto values = [&](int n, int n_in) {
-      return align(std::max(rounded_bytes(n, n_in, false), size_t(n) * x16_values(n_in) * sizeof(uint16_t)));
+      const size_t halves = size_t(n) * x16_values(n_in) * sizeof(uint16_t), floats = size_t(n) * n_in * sizeof(float);
+      return align(std::max({rounded_bytes(n, n_in, false), halves, floats}));
     };
     const int n_choices = rows * k;
     act_at = values(rows, dim);
@@ -82,9 +97,9 @@ size_t grouped_scratch_bytes(int rows, int k, int dim, int ffn) { return Scratch
 
 std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratch, const std::string& what,
                                               const Target& target) {
-  const auto reads_bytes_or_halves = [&](DType type) { return is_plain(type) || op.activations != Activations::kF32; };
-  if (op.rows < kMinGroupedRows || op.gate.type != op.up.type || !reads_bytes_or_halves(op.gate.type) ||
-      !reads_bytes_or_halves(op.down.type))
+  // With activations in fp32, quantised weights multiply x of 16 bits, which no grouped kernel reads.
+  const auto is_read = [&](DType type) { return !is_quantised(type) || op.activations != Activations::kF32; };
+  if (op.rows < kMinGroupedRows || op.gate.type != op.up.type || !is_read(op.gate.type) || !is_read(op.down.type))
     return {};
   const std::optional<Kernels> kernels = kernels_of(op, target);
   if (!kernels) return {};
@@ -111,7 +126,7 @@ std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratc
   const auto gemm = [&](const char* kernel, ExpertGemm& p, DType type, int n_in, int n_out, int tile_outs) {
     const GemmStages stages = stages_of(type, tile_rows, target);
     p.gemm.group = {.products = {{.type = type, .n_in = n_in}}, .n = 1};
-    p.gemm.n_chunks = ceil_div(n_in, is_plain(type) ? kHalfValues : kByteValues);
+    p.gemm.n_chunks = ceil_div(n_in, chunk_values(type));
     p.gemm.n_stages = stages.n;
     p.gemm.tile_rows = tile_rows;
     p.tiles = group.tiles;
@@ -138,25 +153,30 @@ std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratc
              .limit = op.limit,
              .is_gelu = op.is_gelu != 0};
   result.gate_up = gemm(kernels->gate_up->gate_up, gate_up, op.gate.type, op.dim, op.ffn, kActTileOuts);
-  if (is_plain(op.gate.type)) {
-    result.cast = choose_cast_rows({.type = op.gate.type, .x = op.x, .rows = op.rows, .n_in = op.dim}, base, target);
-    gate_up.gemm.x16 = base;
-  } else {
-    gate_up.gemm.x = rounded_rows(base, op.rows, op.dim, false);
-    result.round = {.x = op.x, .y = gate_up.gemm.x, .rows = op.rows, .n_in = op.dim};
+  switch (x_form(op.gate.type)) {
+    case XForm::kFloats: gate_up.gemm.group.products[0].x = op.x; break;
+    case XForm::kHalves:
+      result.cast = choose_cast_rows({.type = op.gate.type, .x = op.x, .rows = op.rows, .n_in = op.dim}, base, target);
+      gate_up.gemm.x16 = base;
+      break;
+    case XForm::kBytes:
+      gate_up.gemm.x = rounded_rows(base, op.rows, op.dim, false);
+      result.round = {.x = op.x, .y = gate_up.gemm.x, .rows = op.rows, .n_in = op.dim};
   }
 
   ExpertGemm& down = result.down_params;
   std::byte* const act = base + layout.act_at;
   down = {.w = {op.down.w}, .rows = {rows_of(op.down)}, .sums = reinterpret_cast<float*>(base + layout.sums_at)};
   result.down = gemm(kernels->down->down, down, op.down.type, op.ffn, op.dim, kTileOuts);
-  if (is_plain(op.down.type)) {
-    down.gemm.x16 = act;
-    gate_up.halves = reinterpret_cast<uint16_t*>(act);
-    gate_up.half_type = cast_type(op.down.type, target);
-  } else {
-    down.gemm.x = rounded_rows(act, n_choices, op.ffn, false);
-    gate_up.rounded = down.gemm.x;
+  switch (x_form(op.down.type)) {
+    case XForm::kFloats: down.gemm.group.products[0].x = gate_up.values = reinterpret_cast<float*>(act); break;
+    case XForm::kHalves:
+      down.gemm.x16 = act;
+      gate_up.halves = reinterpret_cast<uint16_t*>(act);
+      gate_up.half_type = cast_type(op.down.type, target);
+      gate_up.is_permuted = is_quantised(op.down.type);
+      break;
+    case XForm::kBytes: gate_up.rounded = down.gemm.x = rounded_rows(act, n_choices, op.ffn, false); break;
   }
 
   result.sum_params = sum_of(op, down.sums);

@@ -77,11 +77,18 @@ LB_DEVICE void store_act(const ExpertGemm& p, const ExpertTile& tile, int first_
     const long position = tile.first + first + row;
     if (p.rounded.high != nullptr) {
       round_four(p.rounded, position * p.n_out + out, act, is_inside && out < p.n_out);
-    } else if (is_inside) {  // zeros beyond the last output, up to whole chunks
-      Vec<uint16_t, 4> numbers;
+    } else if (p.values != nullptr) {
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) numbers[j] = narrow(act[j], p.half_type);
-      store(p.halves + position * x16_values(p.n_out) + out, numbers);
+      for (int j = 0; j < 4; ++j)
+        if (is_inside && out + j < p.n_out) p.values[position * p.n_out + out + j] = act[j];
+    } else if (is_inside) {  // zeros beyond the last output, up to whole chunks
+      uint16_t* const sixteen = p.halves + position * x16_values(p.n_out) + out / 16 * 16;
+      LB_UNROLL
+      for (int j = 0; j < 4; j += 2) {
+        const Vec<uint16_t, 2> pair = {narrow(act[j], p.half_type), narrow(act[j + 1], p.half_type)};
+        const int k = out % 16 + j;
+        store(sixteen + (p.is_permuted ? expanded_index(k) : k), pair);
+      }
     }
   }
 }

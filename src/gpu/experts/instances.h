@@ -26,6 +26,12 @@
   X(q6_k_int16, Q6_K, 16, Q6_KFormat<16>) \
   X(mxfp4_int8, MXFP4, 8, Block32<DType::kMXFP4>::Bits<8>) \
   X(mxfp4_int16, MXFP4, 16, Block32<DType::kMXFP4>::Bits<16>) \
+  X(q5_0_int8, Q5_0, 8, Block32<DType::kQ5_0>::Bits<8>) \
+  X(q5_0_int16, Q5_0, 16, Block32<DType::kQ5_0>::Bits<16>) \
+  X(q5_1_int8, Q5_1, 8, Block32<DType::kQ5_1>::Bits<8>) \
+  X(q5_1_int16, Q5_1, 16, Block32<DType::kQ5_1>::Bits<16>) \
+  X(iq4_nl_int8, IQ4_NL, 8, Block32<DType::kIQ4_NL>::Bits<8>) \
+  X(iq4_nl_int16, IQ4_NL, 16, Block32<DType::kIQ4_NL>::Bits<16>) \
   X(nvfp4_int8, NVFP4, 8, NVFP4Format<8>) \
   X(nvfp4_int16, NVFP4, 16, NVFP4Format<16>) \
   X(f8_e4m3_int8, F8_E4M3, 8, F8_E4M3Format<8>) \
@@ -49,17 +55,31 @@
   X(q6_k_64,   Q6_K,   64, 1) \
   X(mxfp4_16,  MXFP4,  16, 2) \
   X(mxfp4_64,  MXFP4,  64, 1) \
+  X(nvfp4_16,  NVFP4,  16, 2) \
+  X(nvfp4_64,  NVFP4,  64, 1) \
+  X(q5_0_16,   Q5_0,   16, 2) \
+  X(q5_0_64,   Q5_0,   64, 1) \
+  X(q5_1_16,   Q5_1,   16, 2) \
+  X(q5_1_64,   Q5_1,   64, 1) \
+  X(iq4_nl_16, IQ4_NL, 16, 2) \
+  X(iq4_nl_64, IQ4_NL, 64, 1) \
   X(iq4_xs_16, IQ4_XS, 16, 2) \
   X(iq4_xs_64, IQ4_XS, 64, 1)
 
 #define LB_EXPERT_GEMMS_Q8_0_64(X) \
   X(q8_0_64, Q8_0, 64, 1)
 
-// x and weights are 16-bit numbers: X(name, Type, kTileRows)
+// x is 16-bit numbers, FP8 weights are expanded; F32: x is fp32. X(name, Type, kTileRows)
 #define LB_EXPERT_GEMMS_PLAIN(X) \
   X(f16_16,  F16,  16) \
   X(f16_64,  F16,  64) \
   X(bf16_16, BF16, 16) \
   X(bf16_64, BF16, 64)
+#define LB_EXPERT_GEMMS_FP8(X) \
+  X(f8_e4m3_16, F8_E4M3, 16) \
+  X(f8_e4m3_64, F8_E4M3, 64)
+#define LB_EXPERT_GEMMS_FLOAT(X) \
+  X(f32_16, F32, 16) \
+  X(f32_64, F32, 64)
 
 // clang-format on

@@ -98,9 +98,11 @@ struct ExpertGemm {
   float limit;
   bool is_gelu;
   RoundedRows rounded;  // act() rounded, [position, n_out]; or
-  uint16_t* halves;     // act() as 16-bit numbers of half_type, [position, x16_values(n_out)]
+  uint16_t* halves;     // act() as 16-bit numbers of half_type, [position, x16_values(n_out)]; or
+  float* values;        // act(), [position, n_out]
   DType half_type;
-  float* sums;  // [n_choices, n_out] of down
+  bool is_permuted;  // halves: in the order that expanding weights from codes produces
+  float* sums;       // [n_choices, n_out] of down
 };
 
 // y[r] of MixExperts from the sums of down.

@@ -274,9 +274,12 @@ DType cast_type(DType weights, const Target& target) {
 }
 
 NarrowLaunch choose_cast_rows(const Linear& op, void* y, const Target& target) {
-  return narrow_launch(
-      op, {.type = cast_type(op.type, target), .is_permuted = false, .is_tiled = false, .has_scales = false}, y,
-      target);
+  return narrow_launch(op,
+                       {.type = cast_type(op.type, target),
+                        .is_permuted = is_quantised(op.type),
+                        .is_tiled = false,
+                        .has_scales = false},
+                       y, target);
 }
 
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target) {

@@ -45,12 +45,12 @@ LB_DEVICE void subtract(ByteHalf& half) {
   for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) half.r[i] = (half.r[i] + (128 - n) * 0x01010101u) ^ 0x80808080u;
 }
 
-// One f16 per block, in plane 1.
-template <DType kType, int kBlocks>
+// One f16 per block, in plane kPlane.
+template <DType kType, int kBlocks, int kPlane = 1>
 struct F16Scales {
   f16 d[kBlocks] = {};
   LB_DEVICE void read(const BlockPosition& at) {
-    const uint8_t* from = plane_row(kType, at, 1) + at.block * 2;
+    const uint8_t* from = plane_row(kType, at, kPlane) + at.block * 2;
     LB_UNROLL
     for (int i = 0; i < kBlocks; ++i)
       d[i] = at.block + i < at.n_in / kRoundBlock ? load_cached<f16>(from + 2 * i) : f16{};

@@ -73,25 +73,26 @@ LB_DEVICE int gemm_units(const Gemm& p) {
   return out_tiles * p.n_row_tiles * p.n_chunks;
 }
 
-// Copies one plane's codes of this warp's outputs for a chunk. A lane copies one 16-byte piece of every (32 /
-// kPieces)-th row. Pieces beyond the end of a row are zero. Outputs beyond the last repeat the last.
-template <int kRows, int kBytes, class Cursor>
+// Copies one plane's codes of this warp's outputs for a chunk. A lane copies one piece of every (32 / kPieces)-th row.
+// Pieces beyond the end of a row are zero. Outputs beyond the last repeat the last.
+template <int kRows, int kBytes, int kPieceBytes, class Cursor>
 LB_DEVICE void copy_codes(const Cursor& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
-  constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
+  constexpr int kPieces = kBytes / kPieceBytes, kStep = 32 / kPieces;
   static_assert(32 % kPieces == 0);
   const int thread = opaque(thread_id()), row_of_warp = thread % 32 / kPieces;
   if (kRows < kStep && row_of_warp >= kRows) return;
-  const int row = thread / 32 * kRows + row_of_warp, piece = thread % kPieces, byte = at.chunk * kBytes + piece * 16;
+  const int row = thread / 32 * kRows + row_of_warp, piece = thread % kPieces,
+            byte = at.chunk * kBytes + piece * kPieceBytes;
   const bool is_inside = byte < row_bytes;
   plane += byte;
-  to += row * gemm_stride(kBytes) + piece * 16;
+  to += row * gemm_stride(kBytes) + piece * kPieceBytes;
   LB_UNROLL
   for (int i = 0; i < kRows; i += kStep) {
     const long out = min(at.first_out + row + i, at.n_out - 1);
     if (is_inside)
-      copy_async<16>(to + i * gemm_stride(kBytes), plane + out * row_bytes);
+      copy_async<kPieceBytes>(to + i * gemm_stride(kBytes), plane + out * row_bytes);
     else
-      store(to + i * gemm_stride(kBytes), u32x4{});
+      store(to + i * gemm_stride(kBytes), Vec<uint32_t, kPieceBytes / 4>{});
   }
 }
 
@@ -102,10 +103,13 @@ LB_DEVICE void copy_weights(const Gemm& p, const Cursor& at, uint8_t* stage) {
   constexpr int kBytes1 = gemm_code_bytes(Product::kType, 1, Product::kValues);
   const quant::PlaneLayout layout = quant::plane_layout(Product::kType, at.n_out, p.group.products[0].n_in);
   const uint8_t* planes = static_cast<const uint8_t*>(at.w);
-  copy_codes<kRows, kBytes0>(at, planes, int(layout.row_bytes[0]), stage);
-  if constexpr (kBytes1 > 0)
-    copy_codes<kRows, kBytes1>(at, planes + layout.offset[1], int(layout.row_bytes[1]),
-                               stage + kGemmWarps * kRows * gemm_stride(kBytes0));
+  copy_codes<kRows, kBytes0, 16>(at, planes, int(layout.row_bytes[0]), stage);
+  if constexpr (kBytes1 > 0) {
+    // Rows of fifth bits of blocks of 32 are multiples of 4 bytes.
+    constexpr int kPieceBytes = quant::plane_format(Product::kType).part_bytes[1] < 16 ? 4 : 16;
+    copy_codes<kRows, kBytes1, kPieceBytes>(at, planes + layout.offset[1], int(layout.row_bytes[1]),
+                                            stage + kGemmWarps * kRows * gemm_stride(kBytes0));
+  }
 }
 
 // Destination of a tile's sums: y, or the block's partial sums.

@@ -15,7 +15,7 @@ LB_GEMM_PLAIN(X)
 #undef X
 
 #define X(kernel, Type) \
-  LB_KERNEL(kernel, Gemm, kGemmThreads, 2) { gemm<FloatProduct>(p); }
+  LB_KERNEL(kernel, Gemm, kGemmThreads, 2) { gemm<FloatProduct<kFloatRows>>(p); }
 LB_GEMM_FLOAT(X)
 #undef X
 

@@ -272,7 +272,10 @@ struct ExpandedHalves {
           LB_UNROLL
           for (f32x2& field : of_half.v) field = {field[i], 0};
         }
-        expand(a[frag], codes[frag][i], of_half);
+        if constexpr (requires { Format::numbers(0u); })
+          expand(a[frag], codes[frag][i], of_half, Format::numbers);
+        else
+          expand(a[frag], codes[frag][i], of_half);
       }
     }
   };
@@ -328,10 +331,11 @@ struct HalfProduct {
 };
 
 // Multiplies fp32 x by fp32 weights with fused multiply-adds: a lane computes one output for every other row.
+template <int kTileRows_>
 struct FloatProduct {
-  static constexpr int kTileRows = kFloatRows;
+  static constexpr int kTileRows = kTileRows_;
   static constexpr DType kType = DType::kF32;
-  static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kFloatRows);
+  static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kTileRows);
   static_assert(kValues == 32);
   using Scales = NoScales;
 
@@ -340,7 +344,8 @@ struct FloatProduct {
     const int n_in = p.group.products[0].n_in;
     const int k = at.chunk * kValues + lane();
     LB_UNROLL
-    for (int i = 0; i < kFloatRows; i += kGemmWarps) {
+    for (int i = 0; i < kTileRows; i += kGemmWarps) {
+      if (i >= at.template used_rows<kTileRows>()) break;
       const int row = at.x_row(p, i + warp());
       uint8_t* to = stage + (i + warp()) * kStride + lane() * 4;
       if (k < n_in)
@@ -349,19 +354,20 @@ struct FloatProduct {
         store(to, 0.0f);
     }
   }
-  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2*, int) {
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2*, int n_rows) {
     const uint8_t* row = weights + (warp() * 16 + lane() % 16) * kStride;
     for (int k = 0; k < kValues; k += 4) {
       const f32x4 w = load<f32x4>(row + k * 4);
       LB_UNROLL
-      for (int i = 0; i < kFloatRows / 2; ++i) {
+      for (int i = 0; i < kTileRows / 2; ++i) {
+        if (i > 0 && 2 * i >= n_rows) break;
         const f32x4 v = load<f32x4>(x + (2 * i + lane() / 16) * kStride + k * 4);
         LB_UNROLL
         for (int j = 0; j < 4; ++j) sums_[i] = fma(w[j], v[j], sums_[i]);
       }
     }
   }
-  static constexpr int kSubtileRows = 16, kSubtiles = kFloatRows / 16;
+  static constexpr int kSubtileRows = 16, kSubtiles = kTileRows / 16;
   LB_DEVICE void put(int subtile, float* to) {
     LB_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -372,7 +378,7 @@ struct FloatProduct {
 
  private:
   static constexpr int kStride = gemm_stride(4 * kFloatValues);
-  float sums_[kFloatRows / 2] = {};
+  float sums_[kTileRows / 2] = {};
 };
 
 }  // namespace lb::gpu

@@ -117,7 +117,9 @@ LB_FN constexpr int gemm_stride(int bytes) { return bytes % 32 == 0 ? bytes + 16
 // through registers.
 LB_FN constexpr int gemm_code_bytes(DType type, int i, int values) {
   const quant::PlaneFormat format = quant::plane_format(type);
-  const bool is_codes = i == 0 || (i == 1 && (type == DType::kQ5_K || type == DType::kQ6_K));
+  const bool is_codes =
+      i == 0 ||
+      (i == 1 && (type == DType::kQ5_0 || type == DType::kQ5_1 || type == DType::kQ5_K || type == DType::kQ6_K));
   return is_codes ? format.part_bytes[i] * values / format.block_values : 0;
 }
 LB_FN constexpr int gemm_code_row(DType type, int values) {
