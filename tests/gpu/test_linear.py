@@ -218,3 +218,23 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
 
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)
+
+
+@pytest.mark.parametrize("n_in", [1028, 2048])  # one value more than a thread's piece of a row holds; a router's
+def test_rows_of_a_router_have_the_bits_of_one_row(whole_pack: _engine.gpu.Pack, n_in: int, seed: int) -> None:
+    """Up to 8 rows of small F32 matrices are one launch, whose blocks read their weights once."""
+    rng = np.random.default_rng(seed)
+    n_outs = [29, 1]
+    weights = [random_weights("F32", n_out * n_in, rng) for n_out in n_outs]
+    x = rng.normal(size=(8, n_in)).astype(np.float32)
+
+    def products(rows: F32) -> list[F32]:
+        add = [np.ones((len(rows), n_out), np.float32) for n_out in n_outs]
+        return ops.linear_group(weights, ["F32", "F32"], n_outs, n_in, rows, add, pack=whole_pack)
+
+    alone = [np.concatenate(each) for each in zip(*(products(x[i : i + 1]) for i in range(8)), strict=True)]
+    for rows in (2, 7, 8):
+        ops.take_started(whole_pack)
+        together = products(x[:rows])
+        assert "gemv_f32_rows_kernel" in str(ops.take_started(whole_pack))
+        assert all(np.array_equal(one[:rows], got) for one, got in zip(alone, together, strict=True))

@@ -2,7 +2,8 @@
 //   1. sm_90, 8-bit x, one row: weights through a ring in shared memory (gemv_ring) if rows and launch are large; all
 //      rows of a block in shared memory (gemv_whole) if no team has more than eight rows;
 //   2. one piece of a row per thread (gemv), two blocks per SM;
-//   3. longer rows: the wide kernel, with several passes over the row if needed.
+//   3. longer rows: the wide kernel, with several passes over the row if needed. For several rows of x and small F32
+//      matrices, such as routers, gemv_f32_rows, which reads the weights once and has the bits of the wide kernel.
 #include "gpu/gemv/choose.h"
 
 #include <algorithm>
@@ -71,6 +72,8 @@ constexpr int kWholeBytesInFlight = 36 << 10;  // per SM
 // first would get two blocks of the launch, and another SM none.
 constexpr int kWholeMinRow = 4096;
 constexpr int kWholeAloneBytes = 114 << 10;
+
+constexpr const char* kRowsKernel = "gemv_f32_rows_kernel";
 
 // Values per piece: 16 bytes of the first plane.
 int piece_values(DType type) {
@@ -241,14 +244,26 @@ size_t shared_bytes_of(const Gemv& p, const GemvShape& shape) {
   return is_alone ? std::max(bytes, size_t(kWholeAloneBytes)) : bytes;
 }
 
+// Whether gemv_f32_rows computes all rows of x in a launch that has the geometry of the wide kernel.
+bool keeps_weights(const LinearGroup& group, const GemvShape& shape, const Gemv& p, const Target& target) {
+  const Linear& first = group.products[0];
+  if (first.rows == 1 || first.type != DType::kF32 || shape.kernel != kernel_of(DType::kF32, 0).wide_kernel ||
+      shape.row_pieces > kGemvRowsPieces * shape.row_threads || !target.has(kRowsKernel))
+    return false;
+  return std::ranges::all_of(std::span(p.matrices, size_t(group.n)), [&](const GemvMatrix& matrix) {
+    return matrix.block_rows + (matrix.n_longer > 0) <= kGemvRowsOuts * p.n_teams;
+  });
+}
+
 // Launch for a group of one type. `what` describes the whole group in error messages.
 GemvLaunch gemv_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
   const GemvShape shape = shape_of(group, target);
   const int n_blocks = blocks_of(group, shape, target);
   const int threads = shape.threads + (shape.has_ring() ? 32 : 0);  // the producer warp
   GemvLaunch result = {.launch = {}, .params = params_of(group, x, shape, n_blocks, target)};
-  result.launch = checked({.kernel = shape.kernel,
-                           .grid = {uint32_t(n_blocks), uint32_t(group.products[0].rows), 1},
+  const bool keeps = keeps_weights(group, shape, result.params, target);
+  result.launch = checked({.kernel = keeps ? kRowsKernel : shape.kernel,
+                           .grid = {uint32_t(n_blocks), keeps ? 1u : uint32_t(group.products[0].rows), 1},
                            .block = {uint32_t(threads), 1, 1},
                            .shared_bytes = shared_bytes_of(result.params, shape),
                            .overlap_previous = true},

@@ -1,11 +1,11 @@
 // The body of GEMV: y[n_out] = w[n_out, n_in] x[n_in] (+ add[n_out]), for each row of x and each matrix of a group.
 //
-// Grid: x, the rows of all matrices; y, the rows of x. A block computes contiguous rows of one matrix (GemvMatrix),
-// which its teams take one after another. A thread keeps the x of its own pieces in registers and multiplies the same
-// pieces of row after row. Weights are loaded into registers kBatch rows ahead. The first loads start before the
-// previous kernel has ended, because weights never depend on it. Each warp stores its sum of a row in shared memory, so
-// the loop has no barrier. The order of additions depends only on shape and launch. Bound: bandwidth, the bytes of the
-// weights (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
+// Grid: x, the rows of all matrices; y, the rows of x, except for gemv_rows. A block computes contiguous rows of one
+// matrix (GemvMatrix), which its teams take one after another. A thread keeps the x of its own pieces in registers and
+// multiplies the same pieces of row after row. Weights are loaded into registers kBatch rows ahead. The first loads
+// start before the previous kernel has ended, because weights never depend on it. Each warp stores its sum of a row in
+// shared memory, so the loop has no barrier. The order of additions depends only on shape and launch. Bound: bandwidth,
+// the bytes of the weights (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
 #pragma once
 
 #include "gpu/gemv/shape.h"
@@ -73,10 +73,10 @@ struct PassSums {
   int row_warps;
   bool has_row;
 
-  LB_DEVICE PassSums(const Gemv& p, const GemvBlock& block, int pass, int pass_end, bool continues)
+  LB_DEVICE PassSums(const Gemv& p, const GemvBlock& block, int x_row, int pass, int pass_end, bool continues)
       : warp_sums(dynamic_shared<float>()), row_warps(p.row_threads / 32), has_row(thread_id() < pass_end - pass) {
     const Linear& op = p.group.products[block.matrix];
-    y = op.y + long(block_id_y()) * op.n_out + block.begin + pass + thread_id();
+    y = op.y + long(x_row) * op.n_out + block.begin + pass + thread_id();
     const float* add = continues ? y : op.add != nullptr ? op.add + (y - op.y) : nullptr;
     if (has_row && add != nullptr) initial = *add;
   }
@@ -124,7 +124,7 @@ LB_DEVICE void gemv(const Gemv& p) {
 
     for (int pass = 0; pass < block.n_rows; pass += p.pass_rows) {
       const int pass_end = min(pass + p.pass_rows, block.n_rows);
-      PassSums sums(p, block, pass, pass_end, first_piece > 0);
+      PassSums sums(p, block, block_id_y(), pass, pass_end, first_piece > 0);
       for (int step = pass; step < pass_end; step += 8 * p.n_teams) {
         float total[8] = {};
         LB_UNROLL
@@ -138,6 +138,43 @@ LB_DEVICE void gemv(const Gemv& p) {
       sums.finish();
       block_barrier();  // the next pass overwrites the sums
     }
+  }
+}
+
+// For several rows of x and blocks of at most eight rows of weights per team, which are read once and stay in
+// registers. The thread's pieces cover the row, and sums have the order of gemv() with as many pieces.
+template <class Format, int kPieces>
+LB_DEVICE void gemv_rows(const Gemv& p) {
+  constexpr int kRows = kGemvRowsOuts;
+  dependents_may_launch();
+  const GemvBlock block(p);
+  const int piece = block.column;
+  typename Format::Rows rows(p, block.matrix, block.begin + block.team, piece);
+  typename Format::Piece pieces[kRows][kPieces] = {};
+  LB_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    if (block.team + i * p.n_teams >= block.n_rows) break;
+    LB_UNROLL
+    for (int k = 0; k < kPieces; ++k)
+      if (piece + k * p.row_threads < p.row_pieces) pieces[i][k] = rows.read(k * p.row_threads);
+    rows.advance(p);
+  }
+  wait_for_previous();
+  for (int x_row = 0; x_row < p.group.products[0].rows; ++x_row) {
+    PassSums sums(p, block, x_row, 0, block.n_rows, false);
+    typename Format::X x[kPieces];
+    LB_UNROLL
+    for (int k = 0; k < kPieces; ++k)
+      if (piece + k * p.row_threads < p.row_pieces) x[k].read(p, x_row, piece + k * p.row_threads);
+    float total[kRows] = {};
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      LB_UNROLL
+      for (int k = 0; k < kPieces; ++k) total[i] += Format::dot(pieces[i][k], x[k], piece);
+    }
+    sums.store_sums(p, block, block.team, total);
+    sums.finish();
+    block_barrier();  // the next row overwrites the sums
   }
 }
 

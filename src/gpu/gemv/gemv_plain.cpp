@@ -17,4 +17,6 @@ using BF16 = PlainFormat<DType::kBF16>;
 LB_GEMV_KERNELS_PLAIN(X)
 #undef X
 
+LB_KERNEL(gemv_f32_rows_kernel, Gemv, kGemvWideThreads, 1) { gemv_rows<F32, kGemvRowsPieces>(p); }
+
 }  // namespace lb::gpu

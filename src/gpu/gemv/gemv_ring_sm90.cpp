@@ -103,7 +103,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
 
   for (int pass = 0; pass < block.n_rows; pass += p.pass_rows) {
     const int pass_end = min(pass + p.pass_rows, block.n_rows);
-    PassSums sums(p, block, pass, pass_end, false);
+    PassSums sums(p, block, block_id_y(), pass, pass_end, false);
     if (is_producer) {
       // As far as the ring has room, counting the slots that consumers free in this pass by reading ahead.
       const int end = min(pass_end + (kAhead + kGemvSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);

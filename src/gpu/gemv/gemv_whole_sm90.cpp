@@ -57,7 +57,7 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   wait_for_previous();
   typename Format::X x;
   if (has_piece) x.read(p, 0, block.column);
-  PassSums sums(p, block, 0, block.n_rows, false);
+  PassSums sums(p, block, block_id_y(), 0, block.n_rows, false);
   float total[kRows];
   LB_UNROLL
   for (int i = 0; i < kRows; ++i) total[i] = Format::dot(rows.read(p, slot(i), 0), scales[i], x);

@@ -54,6 +54,8 @@ inline constexpr int kGemvWideQuantThreads = 640;
 inline constexpr int kGemvRingThreads = 576;  // with the producer warp
 inline constexpr int kGemvWholeThreads = 512;
 
+inline constexpr int kGemvRowsPieces = 2;          // pieces of a row per thread of gemv_f32_rows, as of gemv_f32_wide
+inline constexpr int kGemvRowsOuts = 8;            // max rows per team of gemv_f32_rows
 inline constexpr int kGemvPassRows = 256;          // max pass_rows of gemv
 inline constexpr int kGemvWholeRows = 8;           // max rows per team in gemv_whole
 inline constexpr int kGemvSlotRows = 2;            // rows of each team per slot of gemv_ring
