@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gpu_packs
 import lucebox
@@ -126,15 +127,36 @@ def test_the_command_shows_profile_and_comparison(
     assert "energy: not readable" in text or on_pack != "sim:0"
 
 
+@pytest.mark.slow  # 8 s
+def test_experts_by_share(on_pack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = synthetic_model(tmp_path, "qwen35moe-tiny", "Q8_0", "--local-routes", "--layers", "2")
+    script = load_script("expert_slots", monkeypatch)
+    flags = ["--device", on_pack, "--shares", "100,25", "-p", "6", "-n", "3", "-d", "2", "-r", "1"]
+    monkeypatch.setattr(sys, "argv", ["expert_slots.py", str(model), *flags, "--json", str(tmp_path / "slots.json")])
+    assert script.main() == 0
+    rows = json.loads((tmp_path / "slots.json").read_text())
+    of = {(row["test"], row["slots"]): row for row in rows}
+    assert set(of) == {(test, slots) for test in ("pp6", "tg3 @2") for slots in (16, 4)}
+    assert all(row["n_experts"] == 16 and row["tok_s"] > 0 for row in rows)
+    some = of["tg3 @2", 4]
+    assert of["tg3 @2", 16]["hits"] is None and 0 < some["hits"] < 1 and some["mb_per_token"] > 0
+
+
+def load_script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A script of benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, script)
+    spec.loader.exec_module(script)
+    return script
+
+
 @pytest.mark.slow  # 4 s
 def test_the_table_beside_peers(
     on_pack: str, synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = importlib.util.spec_from_file_location("decode_gpu", BENCHMARKS / "decode_gpu.py")
-    assert spec is not None and spec.loader is not None
-    decode_gpu = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "decode_gpu", decode_gpu)
-    spec.loader.exec_module(decode_gpu)
+    decode_gpu = load_script("decode_gpu", monkeypatch)
     table = tmp_path / "models.csv"
     flags = ["--device", on_pack, "--prefill", "3", "--decode", "1", "--batch", "2", "--runs", "1", "--csv", str(table)]
     monkeypatch.setattr(sys, "argv", ["decode_gpu.py", str(synthetic), *flags])

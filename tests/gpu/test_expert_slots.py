@@ -16,6 +16,9 @@ from engines import logits_of, open_engine, random_ids
 from lucebox import LLM, _engine
 from lucebox.cli.session import opening_line, summary
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.measure.local_routes import LocalRoutes
+from lucebox.measure.synthetic import SHAPES as SHAPES_OF_MODELS
+from lucebox.measure.synthetic import write as write_synthetic
 from lucebox.models.memory import ExpertPlan, MemoryPlan
 from lucebox.serve.metrics import ExpertMetrics
 from lucebox.sizes import show_size
@@ -339,3 +342,32 @@ def test_results_and_metrics(on_pack: str, tmp_path: Path) -> None:
         assert f"lucebox_expert_misses_total {llm.model.engine.expert_counts[1]}" in before
         metrics.unwatch(llm)
         assert [*metrics.lines()] == before
+
+
+def test_synthetic_routes_have_the_locality_of_text(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
+    """With a slot for each expert of a token, a step finds just the experts that the token before chose."""
+    shape = replace(
+        SHAPES_OF_MODELS["qwen35moe-tiny"],
+        n_layers=2,
+        attention_interval=2,
+        n_experts=64,
+        n_used=8,
+        expert_ffn=32,
+        shared_ffn=32,
+    )
+    local = LocalRoutes(shape.hidden, shape.vocab, shape.n_experts, shape.n_used, np.random.default_rng(seed))
+    path = tmp_path / "model.gguf"
+    write_synthetic(path, shape, "local", "Q8_0", seed, local=local)
+    first, n = 100, 24
+    engine = open_engine(path, pack=pack, expert_slots=shape.n_used, context=64, **INT8)
+    session, sampler = _engine.Session(engine), _engine.Sampler(shape.vocab)
+    ids = [first]
+    session.sync(np.array(ids, np.int32))
+    before = engine.expert_counts
+    for _ in range(n):
+        ids.append(session.sample(sampler))
+        session.sync(np.array(ids, np.int32))
+    assert ids == list(range(first, first + n + 1))
+    hits, misses, _ = np.subtract(engine.expert_counts, before)
+    expected = sum(len(set(routes[token]) & set(routes[token - 1])) for routes in local.layers for token in ids[1:])
+    assert (hits, hits + misses) == (expected, 2 * n * shape.n_used)

@@ -2,9 +2,11 @@
 
 The cost of dense decoding does not depend on the weights' values. The routers of mixtures are random too, so all
 experts are chosen equally often and the choices of successive tokens are independent: a batch reads more experts than
-with real text. Every block is valid and finite; its scale gives weights a standard deviation near 0.02. Tensor types
-follow llama-quantize's presets without an importance matrix, so the bytes per type match a published file. The
-vocabulary is made up: 256 byte tokens, two merges, then "<t258>" and on.
+with real text. With local routes (local_routes.py), successive tokens share experts as in text.
+
+Every block is valid and finite; its scale gives weights a standard deviation near 0.02. Tensor types follow
+llama-quantize's presets without an importance matrix, so the bytes per type match a published file. The vocabulary is
+made up: 256 byte tokens, two merges, then "<t258>" and on.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lucebox.measure.local_routes import LocalRoutes
 
 __all__ = ["PRESETS", "SHAPES", "Shape", "summary", "tensors_of", "write", "write_sparse"]
 
@@ -287,12 +291,22 @@ class Tensor(NamedTuple):
         return prod(self.dims) // info.block * info.block_bytes
 
 
-def tensors_of(shape: Shape, preset: str) -> list[Tensor]:
+def tensors_of(shape: Shape, preset: str, has_local_routes: bool = False) -> list[Tensor]:
     """Every tensor of the model with the type the preset gives it, in file order."""
-    return [
+    typed = [
         tensor._replace(type=weight_type(tensor, shape, preset)) if tensor.fill == "weight" else tensor
         for tensor in untyped_tensors(shape)
     ]
+    return [local_tensor(tensor) for tensor in typed] if has_local_routes else typed
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Fills the embedding, the head and the routers with the weights of local routes. A quantised embedding is Q8_0: a
+    token reads one row of it."""
+    if tensor.name == "token_embd.weight":
+        return tensor._replace(fill="local", type=tensor.type if TYPES[tensor.type].block == 1 else "Q8_0")
+    is_local = tensor.name == "output.weight" or tensor.name.endswith("ffn_gate_inp.weight")
+    return tensor._replace(fill="local") if is_local else tensor
 
 
 def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
@@ -667,21 +681,42 @@ def header(shape: Shape, name: str, preset: str, tensors: list[Tensor], template
     return head + padding(len(head))
 
 
-def write(path: Path, shape: Shape, name: str, preset: str, seed: int, template: str | None = None) -> None:
-    """template: the chat template, without which the model only continues prompts."""
+def write(
+    path: Path,
+    shape: Shape,
+    name: str,
+    preset: str,
+    seed: int,
+    template: str | None = None,
+    local: LocalRoutes | None = None,
+) -> None:
+    """template: the chat template, without which the model only continues prompts. local: of this shape, which has a
+    head of its own."""
     rng = np.random.Generator(np.random.SFC64(seed))
-    tensors = tensors_of(shape, preset)
+    tensors = tensors_of(shape, preset, local is not None)
     pools: dict[str, Bytes] = {}
+
+    def write_weights(file: BinaryIO, tensor: Tensor, n_bytes: int) -> None:
+        if tensor.type not in pools:
+            pools[tensor.type] = random_blocks(tensor.type, POOL_BYTES // TYPES[tensor.type].block_bytes, rng)
+        pool = pools[tensor.type]
+        write_cyclic(file, pool.reshape(-1), int(rng.integers(len(pool))) * pool.shape[1], n_bytes)
+
     with path.open("wb") as file:
         file.write(header(shape, name, preset, tensors, template))
         for tensor in tensors:
-            if tensor.fill != "weight":
+            if tensor.fill == "weight":
+                write_weights(file, tensor, tensor.n_bytes)
+            elif tensor.fill != "local":
                 file.write(FILLS[tensor.fill](rng, prod(tensor.dims)).astype(np.float32).tobytes())
-            else:
-                if tensor.type not in pools:
-                    pools[tensor.type] = random_blocks(tensor.type, POOL_BYTES // TYPES[tensor.type].block_bytes, rng)
-                pool = pools[tensor.type]
-                write_cyclic(file, pool.reshape(-1), int(rng.integers(len(pool))) * pool.shape[1], tensor.n_bytes)
+            elif local is not None and tensor.name == "token_embd.weight":
+                write_cyclic(file, local.embedding(tensor.type), 0, tensor.n_bytes)
+            elif local is not None and tensor.name == "output.weight":
+                rows = local.head(tensor.type)
+                file.write(rows.data)
+                write_weights(file, tensor, tensor.n_bytes - len(rows))
+            elif local is not None:
+                file.write(local.router().tobytes())
             file.write(padding(tensor.n_bytes))
 
 
@@ -709,9 +744,9 @@ def write_cyclic(file: BinaryIO, pool: Bytes, start: int, n_bytes: int) -> None:
         start = 0
 
 
-def summary(shape: Shape, preset: str) -> str:
+def summary(shape: Shape, preset: str, has_local_routes: bool = False) -> str:
     tensors, values, sizes = Counter[str](), Counter[str](), Counter[str]()
-    for tensor in tensors_of(shape, preset):
+    for tensor in tensors_of(shape, preset, has_local_routes):
         tensors[tensor.type] += 1
         values[tensor.type] += prod(tensor.dims)
         sizes[tensor.type] += tensor.n_bytes
