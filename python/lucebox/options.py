@@ -63,7 +63,7 @@ class EngineOptions:
     kv: str = field(default="f16", metadata=MODEL)
     """Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or
     two of them as K/V: "q8_0/q4_0". All but f32 round: see docs/kv.md."""
-    sessions: int | None = field(default=None, metadata={"default": 1})
+    sessions: int | None = None
     """Generations that may run at once, each in a session of up to `context` tokens. Where memory has room for fewer
     sessions, fewer run. Further generations wait. None: 4, which share one context of the KV cache. `lucebox serve` has
     --slots."""

@@ -378,7 +378,15 @@ class Session:
 
     @property
     def recurrent_bytes(self) -> int:
-        """Bytes of the recurrent state; 0 without recurrent layers."""
+        """
+        Bytes of the state that is valid at one length only: of recurrent layers, and the windows of attention layers; 0 if the model has neither.
+        """
+
+    @property
+    def own_floor(self) -> int:
+        """
+        The shortest prefix of the tokens to which assemble() can return without pieces.
+        """
 
     @property
     def step_rows(self) -> int:

@@ -124,6 +124,8 @@ class MemoryPlan:
     """Maximum of the model, in tokens."""
     kv_tokens: int
     """Tokens of the KV cache, which all sessions share."""
+    window_sessions: int
+    """Sessions for whose windows the KV cache has pages; 0: no layer has a window."""
     largest_context: int
     """The longest context that fits, in tokens."""
     kv_fits: tuple[KvFit, ...]
@@ -164,7 +166,8 @@ class MemoryPlan:
         """Number of sessions that fit in the free memory beside the weights, at least 1."""
         if self.parts:
             return min(part.max_sessions for part in self.parts)
-        return 1 + max(0, self.available_bytes - self.mapped_bytes - self.total_bytes) // max(1, self.session_bytes)
+        n = 1 + max(0, self.available_bytes - self.mapped_bytes - self.total_bytes) // max(1, self.session_bytes)
+        return min(n, self.window_sessions or n)
 
     def __str__(self) -> str:
         plans = [*(self.parts or [replace(self, vision=None)]), *([] if self.vision is None else [self.vision])]

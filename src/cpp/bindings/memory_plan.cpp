@@ -74,6 +74,7 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   d["context"] = plan.context;
   d["max_context"] = plan.max_context;
   d["kv_tokens"] = plan.kv_tokens;
+  d["window_sessions"] = plan.window_sessions;
   d["largest_context"] = plan.largest_context;
   const ExpertPlan& experts = plan.experts;
   d["experts"] = experts.n == 0 ? nb::object(nb::none())

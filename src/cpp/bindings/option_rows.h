@@ -42,7 +42,7 @@ inline const std::tuple kModelOptions{
 inline const std::tuple kEngineFields{
     Field{"split", &EngineFields::split},
     Field{"kv_tokens", &EngineFields::kv_tokens, 0},
-    Field{"sessions", &EngineFields::sessions},
+    Field{"sessions", &EngineFields::sessions, 0},
     Field{"decode_path", &EngineFields::decode_path},
     Field{"draft_budget", &EngineFields::draft_budget, 0},
     Field{"expert_slots", &EngineFields::expert_slots, 0},

@@ -75,7 +75,8 @@ void bind_timeline(Class& session) {
                    })
       .def_prop_ro("n_tokens", [](const Session& s) { return s.timeline().tokens().size(); })
       .def_prop_ro("context", [](const Session& s) { return s.timeline().context(); })
-      .def_prop_ro("rewind_floor", [](const Session& s) { return s.timeline().rewind_floor(); })
+      .def_prop_ro("rewind_floor",
+                   [](const Session& s) { return without_gil([&] { return s.timeline().rewind_floor(); }); })
       .def(
           "sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
           "Makes the timeline equal to ids and returns the number of leading tokens that it reused. In a chunk of more "
@@ -243,7 +244,11 @@ void bind_pages(Class& session) {
           "Bytes of one page of 64 tokens, over all attention layers.")
       .def_prop_ro(
           "recurrent_bytes", [](const Session& s) { return s.timeline().recurrent_bytes(); },
-          "Bytes of the recurrent state; 0 without recurrent layers.")
+          "Bytes of the state that is valid at one length only: of recurrent layers, and the windows of attention "
+          "layers; 0 if the model has neither.")
+      .def_prop_ro(
+          "own_floor", [](const Session& s) { return without_gil([&] { return s.timeline().own_floor(); }); },
+          "The shortest prefix of the tokens to which assemble() can return without pieces.")
       .def_prop_ro(
           "step_rows", [](const Session& s) { return s.engine().buffers().max_rows; },
           "Maximum rows of an append between the layers of a prompt's chunk.")

@@ -282,7 +282,7 @@ int32_t Decode::take() {
 void Decode::start_step(int32_t token, Timeline::NumbersFrom from, bool waits_for_mask) {
   guard([&] {
     const std::lock_guard lock(timeline_.turn());
-    if (timeline_.state().room() == 0) return;  // the context is full, or the KV cache has no free page yet
+    if (timeline_.room() == 0) return;  // the context is full, or the KV cache has no free page yet
     timeline_.begin_step(from);
     if (from == Timeline::NumbersFrom::kHost) loop_->place(timeline_.text_position(timeline_.state().n_tokens()));
     waits_for_mask ? loop_->step_only() : loop_->step();

@@ -161,7 +161,9 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
   check_model_options(options);
   LB_CHECK(options.kv_tokens >= 0 && options.kv_tokens <= kMaxKvTokens, kInvalid, "kv_tokens must be between 1 and ",
            kMaxKvTokens, ", got ", options.kv_tokens);
-  LB_CHECK(options.sessions >= 1, kInvalid, "sessions must be positive, got ", options.sessions);
+  LB_CHECK(options.sessions >= 0, kInvalid, "sessions must be positive, got ", options.sessions);
+  if (options.sessions > 0) options.max_window_sessions = options.sessions;
+  options.sessions = std::max(options.sessions, 1);
   LB_CHECK(options.kv_tokens == 0 || options.context <= options.kv_tokens, kInvalid, "kv_tokens = ", options.kv_tokens,
            " is less than one context of ", options.context, " tokens");
   LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
@@ -195,14 +197,11 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   }
   turn_ = std::make_unique<EngineTurn>(std::move(turns));
   const std::lock_guard lock(*turn_);
+  for (int i = 0; i < n_shards(); ++i) shards_[i]->make_pass_buffers(models_on(i), options_, *turn_);
   const int pages = n_pages(options_.kv_tokens);
-  std::vector<std::shared_ptr<const PageMemory>> memories;
-  for (int i = 0; i < n_shards(); ++i) {
-    shards_[i]->make_pass_buffers(models_on(i), options_, *turn_);
-    shards_[i]->make_pages(models_on(i).layer_shapes(), state_options(), pages);
-    memories.push_back(shards_[i]->pages());
-  }
-  pages_ = std::make_shared<PagePool>(pages, std::move(memories));
+  pools_.all = make_pool(KvRows::kAll, pages);
+  if (const Window window(layer_shapes()); window.exists())
+    pools_.windows = make_pool(KvRows::kWindow, window.pool_pages(state_options(), options_.window_sessions, pages));
   link_shards();
   load(kept, progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
@@ -214,6 +213,13 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
 }
 
 Engine::~Engine() = default;
+
+std::shared_ptr<PagePool> Engine::make_pool(KvRows rows, int n_pages) const {
+  std::vector<std::shared_ptr<const PageMemory>> memories;
+  for (int i = 0; i < n_shards(); ++i)
+    memories.push_back(shards_[i]->make_pages(models_on(i).layer_shapes(), rows, state_options(), n_pages));
+  return std::make_shared<PagePool>(n_pages, std::move(memories));
+}
 
 void Engine::link_shards() {
   std::vector<GpuStream*> streams;

@@ -57,8 +57,9 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
   StateOptions state_options() const;
-  // The KV cache, which all sessions share.
-  const std::shared_ptr<PagePool>& pages() const { return pages_; }
+  // The KV cache, which all sessions share; of the layers that keep all rows: pages().
+  const KvPools& pools() const { return pools_; }
+  const std::shared_ptr<PagePool>& pages() const { return pools_.all; }
   // Throws unless all ids are in the vocabulary, or whole images (the last may be cut), and fit the context.
   void check_ids(std::span<const int32_t> ids) const;
   // Throws unless all ids are in the vocabulary and fit the context.
@@ -174,6 +175,7 @@ class Engine {
   Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, const Backends& backends,
          EngineOptions options, SplitPlan plan, const KeptWeights* kept, const LoadProgress& progress);
   void load(const KeptWeights* kept, const LoadProgress& progress);
+  std::shared_ptr<PagePool> make_pool(KvRows rows, int n_pages) const;
   void link_shards();
   void send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const;
   // Where the target's pass leaves the rows that the draft model on the shard reads; nowhere without one.
@@ -199,7 +201,7 @@ class Engine {
   std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors
   std::vector<std::unique_ptr<Memory>> gather_memory_;  // each rank's share of the logits
   std::vector<std::unique_ptr<Promise>> promises_;
-  std::shared_ptr<PagePool> pages_;
+  KvPools pools_;
   std::shared_ptr<EarlierOutputs> outputs_;
   std::unique_ptr<VisionTower> tower_;
   std::unique_ptr<DeviceTower> device_tower_;  // null on the CPU

@@ -42,6 +42,7 @@ struct MemoryPlan {
   ExpertPlan experts;                // of a mixture
   int context = 0, max_context = 0;  // tokens: of this plan; the model's limit
   int kv_tokens = 0;                 // of the KV cache
+  int window_sessions = 0;           // sessions for whose windows it has pages; 0: no layer has a window
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
   std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
   // The plan of each device, for a model on several devices; the entries above are then the sum.

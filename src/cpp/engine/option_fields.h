@@ -42,8 +42,9 @@ struct EngineFields : ModelOptions {
   // Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. 0: a context for each of
   // `sessions`, or the most that fits, at least one context.
   int kv_tokens = 0;
-  // Generations that may run at once, each in a session of up to `context` tokens.
-  int sessions = 1;
+  // Generations that may run at once, each in a session of up to `context` tokens. 0: 4, which share one context of the
+  // KV cache.
+  int sessions = 0;
   // How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.
   DecodePath decode_path = DecodePath::kAuto;
   // Tokens of a draft, 1 to 63. 0: chosen for each step.

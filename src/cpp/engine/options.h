@@ -11,6 +11,10 @@ namespace lb {
 
 // The plan reserves memory for `sessions`; more may share the KV cache.
 struct EngineOptions : EngineFields {
+  static constexpr int kSharingSessions = 4;  // sessions that share one context, if the user gives no number
+  // Sessions for whose windows the KV cache has pages: at most as many as run at once, at least one. 0: not settled
+  // yet.
+  int max_window_sessions = kSharingSessions, window_sessions = 0;
   bool drafts() const { return suffix || !draft_model.empty(); }
   // Most rows of a tree. Up to kInvariantRows rows have the bits of single rows.
   static constexpr int kInvariantRows = 32;

@@ -32,11 +32,25 @@ struct EngineSizes {
   }
   // Pages of the KV cache: as the options say, but at least one context.
   int kv_pages() const { return n_pages(std::max(options.kv_tokens, options.context)); }
+  // Pages of the layers with a window, beside so many of the others.
+  int window_pages(int pages) const {
+    return Window(models.layer_shapes())
+        .pool_pages(state_options(options), std::max(options.window_sessions, 1), pages);
+  }
   size_t kv_bytes(int pages) const {
-    return PageMemory::planned_bytes(models.layer_shapes(), state_options(options), pages, part.layers);
+    const std::vector<LayerShape> shapes = models.layer_shapes();
+    const StateOptions state = state_options(options);
+    return PageMemory::planned_bytes(shapes, KvRows::kAll, state, pages, part.layers) +
+           PageMemory::planned_bytes(shapes, KvRows::kWindow, state, window_pages(pages), part.layers);
   }
   StateSizes state() const {
-    return {models.layer_shapes(), state_options(options), models.target->info().n_layers, kv_pages(), part.layers};
+    const int pages = kv_pages();
+    return {models.layer_shapes(),
+            state_options(options),
+            models.target->info().n_layers,
+            pages,
+            window_pages(pages),
+            part.layers};
   }
   size_t trees() const {
     return part.is_last() ? TreeMemory::planned_bytes(part.has_target ? models.target.get() : nullptr,
@@ -61,6 +75,21 @@ struct EngineSizes {
   }
   // Buffers that all sessions share.
   size_t shared() const { return scratch() + pass_buffers() + hand_over(); }
+  // Sessions for whose windows a budget has room beside the KV cache; at least one.
+  int fitting_windows(size_t budget) const {
+    EngineSizes other = *this;
+    const auto fits = [&](int n) {
+      other.options.window_sessions = n;
+      const size_t others = other.kv_bytes(kv_pages()) + shared();
+      return others <= budget && size_t(n) <= (budget - others) / std::max(session(), size_t{1});
+    };
+    int64_t low = 1, high = options.max_window_sessions;
+    while (low < high) {
+      const int64_t middle = (low + high + 1) / 2;
+      fits(int(middle)) ? low = middle : high = middle - 1;
+    }
+    return int(low);
+  }
   // A session, the KV cache and the shared buffers.
   size_t needed() const { return session() + kv_bytes(kv_pages()) + shared(); }
 };
@@ -202,6 +231,9 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
                    .max_tokens = options.kv_tokens},
                   options);
   EngineSizes settled{models, sizes, options, part};
+  if (options.window_sessions == 0)
+    options.window_sessions = settled.options.window_sessions = settled.fitting_windows(budget);
+  if (Window(models.layer_shapes()).exists()) plan.window_sessions = options.window_sessions;
   const int pages = options.kv_tokens > 0 ? settled.kv_pages() : fitting_kv_pages(settled, budget);
   options.kv_tokens = settled.options.kv_tokens = plan.kv_tokens = pages * kPageTokens;
   plan.entries = entries_of(settled, weights, step_bytes);

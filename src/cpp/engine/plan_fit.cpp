@@ -195,24 +195,23 @@ std::vector<PlanEntry> WeightSizes::host_entries() const {
 }
 
 StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages,
-                       LayerRange range) {
-  const bool has_folding = any_folds(shapes);
+                       int window_pages, LayerRange range)
+    : window_tokens(window_pages * kPageTokens) {
   table = ShardState::planned_bytes(shapes, options, range);
   for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
     if (!range.has(i)) continue;
-    const size_t bytes = ShardState::layer_bytes(shapes, i, options), unfolded = pending_bytes(shapes[i]);
+    const size_t bytes = ShardState::layer_bytes(shapes[i]), unfolded = pending_bytes(shapes[i]);
     const auto* shape = std::get_if<KvShape>(&shapes[i]);
     table -= bytes;
     if (shape == nullptr) {
       recurrent += bytes - unfolded;
       pending += unfolded;
-    } else if (const int ring = ring_pages(*shape, options, has_folding); ring > 0) {
-      rings += bytes;
-      ++n_rings;
-      ring_rows = std::max(ring_rows, ring * kPageTokens);
+    } else if (shape->window > 0) {
+      windows += PageMemory::layer_bytes(shapes, i, KvRows::kWindow, options, window_pages);
+      ++n_windows;
     } else {
       Kv& kv = i >= n_target ? draft : target;
-      kv.bytes += PageMemory::layer_bytes(shapes, i, options, pages);
+      kv.bytes += PageMemory::layer_bytes(shapes, i, KvRows::kAll, options, pages);
       kv.token_bytes += page_bytes(*shape, options) / kPageTokens;
     }
   }
@@ -222,7 +221,7 @@ std::vector<PlanEntry> StateSizes::entries(const KvTypes& kv, int kv_tokens) con
   return {
       {"KV cache", target.bytes, kv_detail(target, kv, kv_tokens)},
       {"draft KV cache", draft.bytes, kv_detail(draft, kv, kv_tokens)},
-      {"KV rings", rings, cat(n_rings, " layers keep ", ring_rows, " rows each"), true},
+      {"KV windows", windows, cat(n_windows, " layers keep the newest tokens, ", window_tokens, " of all sessions")},
       {"page table", table, "page numbers, and the indices of an append", true},
       {"recurrent state", recurrent, "after the committed tokens, F32", true},
       {"pending rows", pending, cat("up to ", kMaxTree, " appended rows, not yet folded, F32"), true},

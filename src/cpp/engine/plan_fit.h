@@ -41,12 +41,12 @@ struct StateSizes {
     size_t bytes = 0, token_bytes = 0;
   };
   Kv target, draft;
-  size_t rings = 0, recurrent = 0, pending = 0, table = 0;
-  int n_rings = 0, ring_rows = 0;  // layers that keep a ring, and the rows of the longest ring
+  size_t windows = 0, recurrent = 0, pending = 0, table = 0;
+  int n_windows = 0, window_tokens = 0;  // layers with a window, and the tokens of their pages
 
-  // n_target: the target's layers, which precede a draft model's. pages: the number of pages of the KV cache. range:
-  // the layers of a shard.
-  StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages,
+  // n_target: the target's layers, which precede a draft model's. pages, window_pages: of the KV cache. range: the
+  // layers of a shard.
+  StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages, int window_pages,
              LayerRange range = {});
   std::vector<PlanEntry> entries(const KvTypes& kv, int kv_tokens) const;
 };

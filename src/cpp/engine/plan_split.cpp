@@ -48,10 +48,12 @@ class LayerDivision {
     const std::vector<LayerShape> shapes = models.layer_shapes();
     const StateOptions state = state_options(options);
     const int pages = n_pages(std::max(options.kv_tokens, options.context));
+    const int windows = Window(shapes).pool_pages(state, 1, pages);
     for (int i = 0; i < models.target->info().n_layers; ++i)
       layers_.push_back(devices[0]->weight_bytes(*models.target, {1, 3, {i, i + 1}}) +
-                        PageMemory::layer_bytes(shapes, i, state, pages) +
-                        options.sessions * ShardState::layer_bytes(shapes, i, state));
+                        PageMemory::layer_bytes(shapes, i, KvRows::kAll, state, pages) +
+                        PageMemory::layer_bytes(shapes, i, KvRows::kWindow, state, windows) +
+                        options.sessions * ShardState::layer_bytes(shapes[i]));
     for (int rank = 0; rank < n; ++rank) {
       const DeviceSizes& device = *devices[rank];
       const NetworkPart no_layers{rank, n, {0, 0}};
@@ -140,6 +142,7 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
     sum.entries.insert(sum.entries.end(), part.entries.begin(), part.entries.end());
     sum.available_bytes += part.available_bytes;
     sum.largest_context = std::min(sum.largest_context, part.largest_context);
+    sum.window_sessions = std::min(sum.window_sessions, part.window_sessions);
     for (KvFit& fit : sum.kv_fits)
       for (const KvFit& other : part.kv_fits) {
         if (to_string(other.kv) != to_string(fit.kv)) continue;
@@ -167,13 +170,16 @@ MemoryPlan settle(std::span<const Models* const> models, std::span<const Network
       keep_least(smallest.context, own.context);
       keep_least(smallest.kv_tokens, own.kv_tokens);
       keep_least(smallest.prefill_chunk, own.prefill_chunk);
+      keep_least(smallest.window_sessions, own.window_sessions);
     }
     return smallest;
   };
   const EngineOptions first = settle_all(nullptr);
   options.context = first.context;
   options.prefill_chunk = first.prefill_chunk;
-  options.kv_tokens = settle_all(nullptr).kv_tokens;
+  const EngineOptions second = settle_all(nullptr);
+  options.window_sessions = second.window_sessions;
+  options.kv_tokens = second.kv_tokens;
   std::vector<MemoryPlan> plans;
   settle_all(&plans);
   return sum_of(std::move(plans), names_of(devices));

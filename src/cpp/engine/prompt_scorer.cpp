@@ -42,9 +42,11 @@ size_t counted(Carve&& carve) {
 
 std::vector<LayerShape> PromptScorer::state_shapes(const Model& model) {
   std::vector<LayerShape> shapes;
-  for (const LayerShape& shape : model.layer_shapes())
-    if (std::ranges::none_of(shapes, [&](const LayerShape& other) { return other.index() == shape.index(); }))
-      shapes.push_back(shape);
+  for (const LayerShape& shape : model.layer_shapes()) {
+    if (std::ranges::any_of(shapes, [&](const LayerShape& other) { return other.index() == shape.index(); })) continue;
+    shapes.push_back(shape);
+    if (auto* kv = std::get_if<KvShape>(&shapes.back())) kv->window = 0;  // layers with and without a window share it
+  }
   return shapes;
 }
 
@@ -92,7 +94,7 @@ struct PromptScorer::Sizes {
   }
   int kv_pages() const { return n_pages(options.context); }
   StateSizes state() const {
-    return {state_shapes(*models.target), state_options(options), models.target->info().n_layers, kv_pages()};
+    return {state_shapes(*models.target), state_options(options), models.target->info().n_layers, kv_pages(), 0};
   }
   size_t chunk() const {
     return counted([&](Carver& carver) {
@@ -110,8 +112,8 @@ struct PromptScorer::Sizes {
   size_t needed() const {
     const std::vector<LayerShape> shapes = state_shapes(*models.target);
     const StateOptions state = state_options(options);
-    return SequenceState::planned_bytes(shapes, state) + PageMemory::planned_bytes(shapes, state, kv_pages()) +
-           chunk() + prompt() + scratch();
+    return SequenceState::planned_bytes(shapes, state) +
+           PageMemory::planned_bytes(shapes, KvRows::kAll, state, kv_pages()) + chunk() + prompt() + scratch();
   }
 };
 

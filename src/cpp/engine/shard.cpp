@@ -41,8 +41,9 @@ void Shard::make_pass_buffers(const Models& models, const EngineOptions& options
   prompts_->logits = steps_->logits;  // safe to share: no step runs between writing and reading them
 }
 
-void Shard::make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
-  pages_ = std::make_shared<PageMemory>(layers, options, n_pages, *stream_, part_.layers);
+std::shared_ptr<const PageMemory> Shard::make_pages(std::span<const LayerShape> layers, KvRows rows,
+                                                    const StateOptions& options, int n_pages) const {
+  return std::make_shared<PageMemory>(layers, rows, options, n_pages, *stream_, part_.layers);
 }
 
 size_t Shard::pass_buffers_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part) {

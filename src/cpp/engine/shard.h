@@ -40,9 +40,9 @@ class Shard {
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.
   void make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn);
   static size_t pass_buffers_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part);
-  // Engines only: makes the K and V memory of n_pages pages.
-  void make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
-  const std::shared_ptr<const PageMemory>& pages() const { return pages_; }
+  // Engines only: makes the K and V memory of n_pages pages for the layers of this shard that keep these rows.
+  std::shared_ptr<const PageMemory> make_pages(std::span<const LayerShape> layers, KvRows rows,
+                                               const StateOptions& options, int n_pages) const;
   PassBuffers& steps() const { return *steps_; }
   PassBuffers& prompts() const { return prompts_ ? *prompts_ : *steps_; }
 
@@ -53,7 +53,6 @@ class Shard {
   mutable DeviceTurn turn_;
   std::vector<WeightStore> weights_;  // of each network
   std::unique_ptr<PassBuffers> steps_, prompts_;
-  std::shared_ptr<const PageMemory> pages_;
 };
 
 }  // namespace lb

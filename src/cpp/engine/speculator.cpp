@@ -88,7 +88,7 @@ int Speculator::max_tree_rows() const {
   return engine.decodes_by_row() ? std::min(rows, engine.max_pass_rows()) : rows;
 }
 
-int Speculator::room() const { return std::min(max_tree_rows(), timeline_.state().room()); }
+int Speculator::room() const { return std::min(max_tree_rows(), timeline_.room()); }
 
 DraftRequest Speculator::request(int32_t root, int max_rows) const {
   return {timeline_.tokens(), timeline_.n_unchanged(), root, max_rows, planner_ ? planner_->draft_depth() : kMaxTree};

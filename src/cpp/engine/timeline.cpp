@@ -57,7 +57,7 @@ class Hold {
 Timeline::Timeline(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
       number_(next_number()),
-      state_(engine_->state_options(), engine_->state_parts(), engine_->pages()),
+      state_(engine_->state_options(), engine_->state_parts(), engine_->pools()),
       positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))),
       segments_(engine_->n_shards()),
       appends_(engine_->n_shards()),
@@ -331,7 +331,7 @@ void Timeline::lose() {
   const std::lock_guard lock(turn());
   forget_append();
   state_.abort_append();
-  state_.rewind(0);
+  state_.reset();
   if (step_rows_) step_rows_->reset();
   truncate_tokens(0);
 }

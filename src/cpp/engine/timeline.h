@@ -120,7 +120,8 @@ class Timeline {
   void forget_append() { appended_.ids.clear(); }  // another append supersedes it
   void commit(std::span<const int32_t> path);      // rows of the last append to keep, from the root
   void rewind(int n_tokens);                       // to any length from rewind_floor() to the present one
-  int rewind_floor() const { return state_.rewind_floor(); }
+  // Takes the turn: sequences that another thread computes may take pages of the window from this one.
+  int rewind_floor() const;
   // Drops the tokens after the first n, and more tokens if recurrent layers cannot step back that far.
   void truncate(int n);
   void reset();
@@ -130,12 +131,15 @@ class Timeline {
   // --- the KV cache, which all sessions of the engine share, and pieces for prefix caches: timeline_pages.cpp
   // As in Session.
   bool reserve(int n_tokens);
+  int room() const;  // SequenceState::room()
   int n_pages() const { return static_cast<int>(state_.pages().size()); }
   // Copies the pages to host memory and releases them. The next call that needs them, such as reserve(), swaps in.
   void swap_out();
   bool is_swapped_out() const { return state_.is_swapped_out(); }
   void fork(Timeline& from);
 
+  // The shortest prefix of the tokens to which assemble() can return without pieces.
+  int own_floor() const;
   // Length of the longest prefix of ids whose state has the bits of a fresh computation: that was computed in appends
   // with exactly these ends, or in any appends where rows are invariant.
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
@@ -155,7 +159,7 @@ class Timeline {
     std::span<const std::byte> recurrent;  // the recurrent state after the last token
   };
   // Makes the tokens ids as if computed in appends with these ends, which ascend to ids.size(). matched_prefix() must
-  // cover the pages before first_page.
+  // cover the pages before first_page. From own_floor() on, a prefix of the tokens needs no pieces.
   void assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces);
   std::vector<std::byte> save();
   void load(std::span<const std::byte> bytes, const std::string& where);
@@ -184,6 +188,7 @@ class Timeline {
   void truncate_tokens(int n);
   void ready_pages();
   void take_pieces(const Pieces& pieces);
+  bool is_own_prefix(int n_tokens, const Pieces& pieces) const;
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;

@@ -96,6 +96,11 @@ void Timeline::commit(std::span<const int32_t> path) {
   forget_append();
 }
 
+int Timeline::rewind_floor() const {
+  const std::lock_guard lock(turn());
+  return state_.rewind_floor();
+}
+
 void Timeline::rewind(int n_tokens) {
   const std::lock_guard lock(turn());
   state_.rewind(n_tokens);

@@ -17,6 +17,11 @@ bool Timeline::reserve(int n_tokens) {
   return state_.reserve(n_tokens);
 }
 
+int Timeline::room() const {
+  const std::lock_guard lock(turn());
+  return state_.room();
+}
+
 void Timeline::swap_out() {
   check_committed("swap out");
   if (is_swapped_out()) return;
@@ -76,6 +81,15 @@ void Timeline::read_recurrent(std::span<std::byte> to) {
   lb::read_recurrent(state_, to);
 }
 
+int Timeline::own_floor() const {
+  return any_folds(state_.layers()) ? static_cast<int>(tokens_.size()) : rewind_floor();
+}
+
+bool Timeline::is_own_prefix(int n_tokens, const Pieces& pieces) const {
+  return pieces.pages.empty() && pieces.recurrent.empty() && n_tokens >= own_floor() &&
+         n_tokens <= static_cast<int>(tokens_.size());
+}
+
 void Timeline::check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const {
   const int first = pieces.first_page;
   LB_CHECK(first >= 0 && first <= n_pages && std::min(first * kPageTokens, n_tokens) <= n_matched, kInvalid,
@@ -93,7 +107,8 @@ void Timeline::check_pieces(int n_tokens, int n_pages, int n_matched, const Piec
              " bytes");
     bytes += size;
   }
-  LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent_bytes(), kInvalid, n_tokens,
+  const size_t recurrent = is_own_prefix(n_tokens, pieces) ? 0 : recurrent_bytes();
+  LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent, kInvalid, n_tokens,
            " tokens need ", n_pages - first, " pages of ", page, " bytes from page ", first, " on and ",
            recurrent_bytes(), " bytes of recurrent state; got ", bytes, " and ", pieces.recurrent.size());
 }
@@ -128,13 +143,17 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
   LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
                std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
            kInvalid, "ends must ascend, and the last one must be ", n, ", the number of tokens");
-  check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
   const std::lock_guard lock(turn());
-  take_pieces(pieces);
+  check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
+  if (is_own_prefix(n, pieces)) {
+    state_.rewind(n);
+  } else {
+    take_pieces(pieces);
+    write_recurrent(state_, n, pieces.recurrent);
+    state_.restore_length(n);
+  }
   truncate_tokens(0);
   place_images(ids);
-  write_recurrent(state_, n, pieces.recurrent);
-  state_.restore_length(n);
   tokens_.assign(ids.begin(), ids.end());
   append_ends_.assign(ends.begin(), ends.end());
   n_text_ = n;

@@ -256,7 +256,8 @@ SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& 
 // Attention of a segment's prepared rows.
 Attention attention(const AttentionBlock& block, const AttentionPrepare& op, const AttentionBuffers& b,
                     const Segment& rows, const Step& step) {
-  const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
+  const bool is_sparse = step.sparse != nullptr && block.window == 0;  // a window is short enough for all of its keys
+  const SelectBlocks selection = is_sparse ? select_blocks(block, op, step) : SelectBlocks{};
   return {.q = op.q,
           .gate = block.gated ? op.u + block.head_dim : nullptr,
           .o = b.o + static_cast<long>(rows.first_row) * block.n_heads * block.head_dim,

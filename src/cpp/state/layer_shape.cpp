@@ -8,13 +8,6 @@ size_t page_bytes(const KvShape& shape, KvType type) { return shape.n_kv_heads *
 
 bool any_folds(std::span<const LayerShape> layers) { return std::ranges::any_of(layers, folds); }
 
-// Beyond rewind_floor() there may be kMaxTree rows that are committed but not folded, then kMaxTree rows of a draft or
-// an append. A longer append needs a slot for each of its rows.
-int ring_pages(const KvShape& shape, const StateOptions& options, bool folds) {
-  if (shape.window == 0 || !folds) return 0;
-  return n_pages(std::min(options.capacity, std::max(shape.window + 2 * kMaxTree, options.append_rows)));
-}
-
 size_t page_bytes(const KvShape& shape, const StateOptions& options) {
   return page_bytes(shape, options.k_type) + page_bytes(shape, options.v_type);
 }
@@ -27,9 +20,24 @@ size_t pending_bytes(const LayerShape& shape) {
   return sizeof(float) * kMaxTree * values;
 }
 
-bool keeps_all_rows(std::span<const LayerShape> layers, int layer) {
+bool keeps(std::span<const LayerShape> layers, int layer, KvRows rows) {
   const auto* kv = std::get_if<KvShape>(&layers[layer]);
-  return kv != nullptr && (kv->window == 0 || !any_folds(layers));
+  return kv != nullptr && (kv->window > 0) == (rows == KvRows::kWindow);
+}
+
+Window::Window(std::span<const LayerShape> layers) {
+  for (const LayerShape& layer : layers)
+    if (const auto* kv = std::get_if<KvShape>(&layer)) rows_ = std::max(rows_, kv->window);
+}
+
+// A sequence also keeps the page of the kMaxTree rows that a rewind may drop, and the pages of the rows that decode
+// steps write ahead (SequenceState::reach_ahead).
+int Window::pool_pages(const StateOptions& options, int sessions, int n_all_pages) const {
+  if (!exists()) return 0;
+  constexpr int kAhead = 3, kRewind = kMaxTree / kPageTokens;
+  const int64_t n = int64_t{sessions} * (max_pages() + kRewind + kAhead) +
+                    int64_t{std::min(sessions, 2)} * n_pages(options.append_rows);
+  return static_cast<int>(std::min<int64_t>(n, n_all_pages));
 }
 
 }  // namespace lb

@@ -2,6 +2,7 @@
 // only; SequenceState and PagePool own the memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <span>
@@ -47,22 +48,39 @@ struct StateOptions {
   bool by_row = false;
 };
 
-// In a model with folding layers, a windowed layer keeps only a ring of pages. The folding layers limit every rewind to
-// kMaxTree rows, so the ring never has to reach further back: it always has the last `window` rows before
-// rewind_floor() and all rows since. In a model of attention layers only, rewind() reaches any length, so every layer
-// keeps all rows, whatever its window.
-
-// Pages of the ring of an attention layer; 0: the layer keeps all rows.
-int ring_pages(const KvShape& shape, const StateOptions& options, bool folds);
 // Bytes of one page of keys and values.
 size_t page_bytes(const KvShape& shape, const StateOptions& options);
 size_t page_bytes(const KvShape& shape, KvType type);  // of keys or of values
 // Bytes of the rows of an append that a layer keeps until they are folded.
 size_t pending_bytes(const LayerShape& shape);
 
-// Whether a layer of this index keeps all rows of the sequence, in pages of a PagePool.
-bool keeps_all_rows(std::span<const LayerShape> layers, int layer);
 // Pages that n_tokens tokens take.
 inline int n_pages(int n_tokens) { return n_tokens / kPageTokens + (n_tokens % kPageTokens != 0 ? 1 : 0); }
+
+// Which rows of a sequence a layer keeps in pages: all of them, or those in the window of the newest. Each kind has a
+// PagePool and a page table of its own.
+enum class KvRows { kAll, kWindow };
+bool keeps(std::span<const LayerShape> layers, int layer, KvRows rows);
+
+// The pages of the layers with a window. These layers share a page table, so the longest window decides for all.
+class Window {
+ public:
+  explicit Window(std::span<const LayerShape> layers);
+
+  bool exists() const { return rows_ > 0; }
+  int rows() const { return rows_; }
+  // Pages that hold the window of any length.
+  int max_pages() const { return n_pages(rows_) + 1; }
+  // The first page of the window after n_tokens tokens.
+  int first_page(int n_tokens) const { return std::max(n_pages(n_tokens) - max_pages(), 0); }
+  // The shortest length whose window begins at this page or later.
+  int shortest(int first_page) const { return first_page == 0 ? 0 : (first_page + max_pages() - 1) * kPageTokens + 1; }
+  // Pages for `sessions` sequences that all generate, of which two at a time compute an append of options.append_rows
+  // rows; with all rows of every sequence in n_all_pages pages.
+  int pool_pages(const StateOptions& options, int sessions, int n_all_pages) const;
+
+ private:
+  int rows_ = 0;
+};
 
 }  // namespace lb

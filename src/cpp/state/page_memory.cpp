@@ -7,38 +7,38 @@
 
 namespace lb {
 
-PageMemory::Layer PageMemory::carve_layer(std::span<const LayerShape> layers, int layer, const StateOptions& options,
-                                          int n_pages, Carver& carver) {
-  if (!keeps_all_rows(layers, layer)) return {};
+PageMemory::Layer PageMemory::carve_layer(std::span<const LayerShape> layers, int layer, KvRows rows,
+                                          const StateOptions& options, int n_pages, Carver& carver) {
+  if (!keeps(layers, layer, rows)) return {};
   const auto& shape = std::get<KvShape>(layers[layer]);
   const size_t k = lb::page_bytes(shape, options.k_type), v = lb::page_bytes(shape, options.v_type);
   std::byte* keys = carver.take<std::byte>(k, n_pages);
   return {keys, carver.take<std::byte>(v, n_pages), k, v};
 }
 
-size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options,
+size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, KvRows rows, const StateOptions& options,
                                int n_pages) {
   Carver counter;
-  carve_layer(layers, layer, options, n_pages, counter);
+  carve_layer(layers, layer, rows, options, n_pages, counter);
   return counter.used();
 }
 
-size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages,
-                                 LayerRange range) {
+size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options,
+                                 int n_pages, LayerRange range) {
   Carver counter;
   for (int i = 0; i < static_cast<int>(layers.size()); ++i)
-    if (range.has(i)) carve_layer(layers, i, options, n_pages, counter);
+    if (range.has(i)) carve_layer(layers, i, rows, options, n_pages, counter);
   return counter.used();
 }
 
-PageMemory::PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream,
-                       LayerRange range)
+PageMemory::PageMemory(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options, int n_pages,
+                       Stream& stream, LayerRange range)
     : stream_(stream),
-      memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, options, n_pages, range), 1))),
+      memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, rows, options, n_pages, range), 1))),
       first_layer_(range.first) {
   Carver carver(*memory_);
   for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-    layers_.push_back(range.has(i) ? carve_layer(layers, i, options, n_pages, carver) : Layer{});
+    layers_.push_back(range.has(i) ? carve_layer(layers, i, rows, options, n_pages, carver) : Layer{});
     page_bytes_ += layers_.back().k_bytes + layers_.back().v_bytes;
   }
 }

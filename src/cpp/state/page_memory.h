@@ -1,4 +1,4 @@
-// PageMemory: the K and V of one shard's pages. Page p is one index for K and V of every layer that keeps all rows.
+// PageMemory: the K and V of one shard's pages of a kind. Page p is one index for K and V of every layer of that kind.
 // PagePool tracks which pages are in use. All ops and copies go to one stream, in order.
 #pragma once
 
@@ -14,19 +14,21 @@ namespace lb {
 
 class PageMemory {
  public:
-  // Pages of one layer; 0 bytes: the layer has no pages on this shard.
+  // Pages of one layer; 0 bytes: the layer has no pages here.
   struct Layer {
     std::byte *k = nullptr, *v = nullptr;  // [n_pages, k_bytes], [n_pages, v_bytes]
     size_t k_bytes = 0, v_bytes = 0;       // of a page
   };
 
-  // layers: the layers of all states; the pages of `range` are here. The stream must outlive the memory.
-  PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream,
+  // layers: the layers of all states; those of `range` that keep these rows have pages here. The stream must outlive
+  // the memory.
+  PageMemory(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options, int n_pages, Stream& stream,
              LayerRange range = {});
-  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages,
+  static size_t planned_bytes(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options, int n_pages,
                               LayerRange range = {});
   // The share of one layer.
-  static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages);
+  static size_t layer_bytes(std::span<const LayerShape> layers, int layer, KvRows rows, const StateOptions& options,
+                            int n_pages);
 
   const Layer& layer(int i) const { return layers_[i]; }
   int first_layer() const { return first_layer_; }
@@ -39,8 +41,8 @@ class PageMemory {
   void copy(int32_t from, int32_t to) const;
 
  private:
-  static Layer carve_layer(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages,
-                           Carver& carver);
+  static Layer carve_layer(std::span<const LayerShape> layers, int layer, KvRows rows, const StateOptions& options,
+                           int n_pages, Carver& carver);
   // Calls copy(memory) for K and V of the pages in all layers, in the order of read().
   template <class Copy>
   void for_memory(std::span<const int32_t> pages, Copy&& copy) const;

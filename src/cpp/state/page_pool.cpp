@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "state/page_table.h"
 
 namespace lb {
 
@@ -28,6 +29,8 @@ int PagePool::n_free() const {
 
 bool PagePool::take(int n, std::vector<int32_t>& pages) {
   const std::lock_guard lock(mutex_);
+  for (PageTable* lender : lenders_)
+    if (const int missing = n - static_cast<int>(free_.size()); missing > 0) release_locked(lender->give_up(missing));
   if (n > static_cast<int>(free_.size())) return false;
   for (; n > 0; --n) {
     std::ranges::pop_heap(free_, std::greater());
@@ -48,6 +51,10 @@ void PagePool::share(std::span<const int32_t> pages) {
 
 void PagePool::release(std::span<const int32_t> pages) {
   const std::lock_guard lock(mutex_);
+  release_locked(pages);
+}
+
+void PagePool::release_locked(std::span<const int32_t> pages) {
   for (const int32_t page : pages) {
     LB_ASSERT(counts_[page] > 0);
     if (--counts_[page] > 0) continue;
@@ -82,6 +89,16 @@ void PagePool::write(std::span<const int32_t> pages, std::span<const std::byte> 
     from = from.subspan(bytes);
   }
   LB_ASSERT(from.empty());
+}
+
+void PagePool::add_lender(PageTable& lender) {
+  const std::lock_guard lock(mutex_);
+  lenders_.push_back(&lender);
+}
+
+void PagePool::remove_lender(PageTable& lender) {
+  const std::lock_guard lock(mutex_);
+  std::erase(lenders_, &lender);
 }
 
 void PagePool::copy(int32_t from, int32_t to) {

@@ -1,7 +1,7 @@
-// PagePool: the allocator of KV pages for all sequences of an engine. Page p is the same index in the memory of every
-// shard (PageMemory). Pages have reference counts: sequences with a common prefix hold the same pages, and a sequence
-// copies a shared page before it writes it. All users of a pool send their ops, in order, to the streams of its
-// memories. So a page may be released and reused by another sequence while ops sent earlier still access it.
+// PagePool: the allocator of KV pages of one kind for all sequences of an engine. Page p is the same index in the
+// memory of every shard (PageMemory). Pages have reference counts: sequences with a common prefix hold the same pages,
+// and a sequence copies a shared page before it writes it. All users of a pool send their ops, in order, to the streams
+// of its memories. So a page may be released and reused by another sequence while ops sent earlier still access it.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,13 @@
 
 namespace lb {
 
+class PageTable;
+
 class PagePool {
  public:
+  // The last line of errors about a full pool.
+  static constexpr const char* kMakeRoom = ". Reset or swap out other sessions, or load the model with more kv_tokens";
+
   // memories: one per shard, each with n_pages pages.
   PagePool(int n_pages, std::vector<std::shared_ptr<const PageMemory>> memories);
 
@@ -23,7 +28,8 @@ class PagePool {
   int n_pages() const { return static_cast<int>(counts_.size()); }
   int n_free() const;
 
-  // Takes the n lowest free pages, with one reference each. False: fewer than n are free; none was taken.
+  // Takes the n lowest free pages, with one reference each. If fewer are free, lenders first give up spare pages.
+  // False: fewer than n are free; none was taken.
   bool take(int n, std::vector<int32_t>& pages);
   // Adds a reference to each page.
   void share(std::span<const int32_t> pages);
@@ -36,13 +42,19 @@ class PagePool {
   void write(std::span<const int32_t> pages, std::span<const std::byte> from);
   // Sends copies of a page's K and V to the streams of all shards.
   void copy(int32_t from, int32_t to);
+  // Sequences that hold pages before their window (PageTable::give_up).
+  void add_lender(PageTable& lender);
+  void remove_lender(PageTable& lender);
 
  private:
+  void release_locked(std::span<const int32_t> pages);
+
   std::vector<std::shared_ptr<const PageMemory>> memories_;  // [shards]
   std::vector<const PageMemory*> by_layer_;  // of memories_: read() and write() have one order on any shards
-  mutable std::mutex mutex_;                 // guards counts_ and free_
+  mutable std::mutex mutex_;                 // guards the fields below
   std::vector<int32_t> counts_;              // [n_pages] references
   std::vector<int32_t> free_;                // a min-heap
+  std::vector<PageTable*> lenders_;
 };
 
 // References to some pages of a pool.

@@ -16,103 +16,98 @@ constexpr std::array<int32_t, kMaxTree> kIdentity = [] {
 
 }  // namespace
 
-PageTable::PageTable(const StateOptions& options, bool has_folding, std::shared_ptr<PagePool> pool)
+PageTable::PageTable(const StateOptions& options, bool has_folding, const Window& window, const KvPools& pools)
     : options_(options),
       has_folding_(has_folding),
-      pool_(std::move(pool)),
-      entries_(n_pages(options.capacity)),
+      window_(window),
+      all_(pools.all, options.capacity),
+      windows_(pools.windows, options.capacity),
       numbers_{.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}} {
+  LB_ASSERT(window_.exists() == (pools.windows != nullptr));
   std::ranges::copy(kIdentity, numbers_.chunk);
-  pages_.reserve(entries_.size());
+  if (window_.exists()) windows_.pool()->add_lender(*this);
 }
 
+PageTable::~PageTable() {
+  if (window_.exists()) windows_.pool()->remove_lender(*this);
+}
+
+int PageTable::n_spare() const {
+  const int first = window_.first_page(std::max(n_tokens_ - kMaxTree, 0));
+  return std::clamp(first - windows_.first(), 0, static_cast<int>(windows_.pages().size()));
+}
+
+std::vector<int32_t> PageTable::give_up(int n) { return windows_.give_up(std::min(n, n_spare())); }
+
 int PageTable::room() const {
-  const int last = n_tokens_ / kPageTokens;  // page of the next row
-  const bool must_copy = last < static_cast<int>(pages_.size()) && pool_->is_shared(pages_[last]);
-  const int64_t rows = (int64_t{pool_->n_free()} + std::ssize(pages_) - (must_copy ? 1 : 0)) * kPageTokens;
-  return static_cast<int>(std::clamp<int64_t>(rows - n_tokens_, 0, options_.capacity - n_tokens_));
+  int64_t rows = all_.room(n_tokens_, 0);
+  if (window_.exists()) rows = std::min(rows, windows_.room(n_tokens_, n_spare()));
+  return static_cast<int>(std::clamp<int64_t>(rows, 0, options_.capacity - n_tokens_));
 }
 
 std::optional<PageTable::Growth> PageTable::take(int n_tokens, int rows_ahead) {
-  const int first = n_tokens_ / kPageTokens, n_owned = static_cast<int>(pages_.size());
-  Growth growth{{}, n_tokens > n_tokens_ && first < n_owned && pool_->is_shared(pages_[first]), n_owned};
-  if (growth.must_copy) growth.first_changed = first;
-  const int needed = std::max(n_pages(n_tokens) - n_owned, 0);
-  if (!pool_->take(needed + (growth.must_copy ? 1 : 0), growth.fresh)) return std::nullopt;
-  const int with_ahead = n_pages(std::min(n_tokens + rows_ahead, options_.capacity));
-  for (int n = n_owned + needed; n < with_ahead && pool_->take(1, growth.fresh); ++n) {
-  }
-  return growth;
+  std::optional<PageList::Growth> all = all_.take(n_tokens_, n_tokens, rows_ahead, 0);
+  if (!all) return std::nullopt;
+  if (!window_.exists()) return Growth{*all, {{}, false, all->first_changed}};
+  const int append = std::min(n_tokens - n_tokens_, std::max(options_.append_rows, kMaxTree));
+  std::optional<PageList::Growth> windows = windows_.take(n_tokens_, n_tokens_ + append, rows_ahead, n_spare());
+  if (windows) return Growth{std::move(*all), std::move(*windows)};
+  all_.pool()->release(all->fresh);
+  return std::nullopt;
 }
 
 void PageTable::grow(const Growth& growth) {
-  auto next = growth.fresh.begin();
-  if (growth.must_copy) {
-    pool_->release({&pages_[growth.first_changed], 1});
-    pages_[growth.first_changed] = *next++;
-  }
-  pages_.insert(pages_.end(), next, growth.fresh.end());
+  all_.grow(growth.all);
+  windows_.grow(growth.windows);
 }
 
 void PageTable::give_back(int first_page) {
-  if (first_page >= static_cast<int>(pages_.size())) return;
-  pool_->release(std::span(pages_).subspan(first_page));
-  pages_.resize(first_page);
+  all_.give_back(first_page);
+  windows_.give_back(first_page);
 }
 
-bool PageTable::take_back(int n) {
-  LB_ASSERT(pages_.empty());
-  return pool_->take(n, pages_);
+void PageTable::drop_pages() {
+  all_.clear();
+  windows_.clear();
+}
+
+void PageTable::lend_pages() {
+  all_.clear();
+  windows_.clear(windows_.first());
+}
+
+bool PageTable::take_back() {
+  const int n = n_pages(n_tokens_);
+  if (!all_.take_back(n)) return false;
+  if (!window_.exists() || windows_.take_back(n - windows_.first())) return true;
+  all_.clear();
+  return false;
 }
 
 void PageTable::set_pages(int first_page, std::span<const int32_t> pages) {
-  LB_ASSERT(!appending_ && first_page <= static_cast<int>(pages_.size()) &&
-            first_page + pages.size() <= entries_.size());
-  const auto keeps = [&](size_t i) {
-    return i < pages.size() && pages[i] == kOwnPage && !pool_->is_shared(pages_[first_page + i]);
-  };
-  const std::span old = std::span(pages_).subspan(first_page);
-  std::vector<int32_t> next(pages.begin(), pages.end()), given_back, fresh;
-  for (size_t i = 0; i < old.size(); ++i)
-    if (keeps(i)) {
-      next[i] = old[i];
-    } else {
-      given_back.push_back(old[i]);
-    }
-  const auto needed = static_cast<int>(std::ranges::count(next, kOwnPage));
-  LB_CHECK(pool_->take(needed, fresh), kMemory, "the KV cache has ", pool_->n_free(), " free pages of ", kPageTokens,
-           " tokens, and ", needed, " are needed", kMakeRoom);
-  std::vector<int32_t> shared;
-  std::ranges::copy_if(pages, std::back_inserter(shared), [](int32_t page) { return page != kOwnPage; });
-  pool_->share(shared);
-  pool_->release(given_back);
-  for (auto page = fresh.begin(); int32_t& entry : next)
-    if (entry == kOwnPage) entry = *page++;
-  pages_.resize(first_page);
-  pages_.insert(pages_.end(), next.begin(), next.end());
+  LB_ASSERT(!appending_);
+  if (!window_.exists()) return all_.replace(first_page, pages);
+  const int n = first_page + static_cast<int>(pages.size()), first = window_.first_page(n * kPageTokens);
+  const std::vector<int32_t> fresh = windows_.take_renewal(n - first);
+  try {
+    all_.replace(first_page, pages);
+  } catch (...) {
+    windows_.pool()->release(fresh);
+    throw;
+  }
+  windows_.renew(first, n - first, fresh);
 }
 
 void PageTable::share(const PageTable& from) {
-  LB_ASSERT(pool_ == from.pool_ && !from.appending_ && !from.appended_);
-  const auto shared = std::span(from.pages_).first(n_pages(from.n_tokens_));
-  pool_->share(shared);
-  give_back(0);
-  pages_.assign(shared.begin(), shared.end());
-  entries_ = from.entries_;
+  LB_ASSERT(!from.appending_ && !from.appended_);
+  const int end = n_pages(from.n_tokens_);
+  all_.share(from.all_, end);
+  windows_.share(from.windows_, end);
   appending_ = appended_ = false;
   n_tokens_ = from.n_tokens_;
   n_folded_ = from.n_folded_;
   pending_is_by_row_ = from.pending_is_by_row_;
   numbers_ = from.numbers_;
-}
-
-PageTable::Range PageTable::update_entries(int first_page) {
-  const auto n = static_cast<int>(pages_.size());
-  int first = first_page, end = n;
-  while (first < n && entries_[first] == pages_[first]) ++first;
-  while (end > first && entries_[end - 1] == pages_[end - 1]) --end;
-  std::copy(pages_.begin() + first, pages_.begin() + end, entries_.begin() + first);
-  return {first, end};
 }
 
 void PageTable::set_folded() {

@@ -1,7 +1,8 @@
-// PageTable: host-side bookkeeping of one sequence, common to all shards: its pages in the pool, how many tokens are
+// PageTable: host-side bookkeeping of one sequence, common to all shards: its pages in the pools, how many tokens are
 // committed and folded, and the append in progress. It touches no device memory: SequenceState uploads the changes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,7 +11,7 @@
 
 #include "ops/append.h"
 #include "state/layer_shape.h"
-#include "state/page_pool.h"
+#include "state/page_list.h"
 
 namespace lb {
 
@@ -25,51 +26,60 @@ struct AppendNumbers {
   int32_t chunk[kMaxTree];     // 0, 1, 2, ...
 };
 
+// The pools of an engine: pages of the layers that keep all rows, and of those that keep a window; null: no layer has a
+// window.
+struct KvPools {
+  std::shared_ptr<PagePool> all, windows;
+};
+
 class PageTable {
  public:
-  // The last line of errors about a full pool.
-  static constexpr const char* kMakeRoom = ". Reset or swap out other sessions, or load the model with more kv_tokens";
-  static constexpr int32_t kOwnPage = -1;  // for set_pages()
-
   // has_folding: any layer folds().
-  PageTable(const StateOptions& options, bool has_folding, std::shared_ptr<PagePool> pool);
-  ~PageTable() { give_back(0); }
+  PageTable(const StateOptions& options, bool has_folding, const Window& window, const KvPools& pools);
+  ~PageTable();
   PageTable(const PageTable&) = delete;
   PageTable& operator=(const PageTable&) = delete;
 
   // --- pages
-  const std::shared_ptr<PagePool>& pool() const { return pool_; }
-  std::span<const int32_t> pages() const { return pages_; }      // in order
-  std::span<const int32_t> entries() const { return entries_; }  // [pages of the capacity] as uploaded
-  int room() const;  // rows that still fit after the committed ones, in the capacity and in own plus free pages
+  const PageList& all() const { return all_; }
+  const PageList& windows() const { return windows_; }  // empty if no layer has a window
+  const PageList& list(KvRows rows) const { return rows == KvRows::kAll ? all_ : windows_; }
+  // Rows that still fit after the committed ones, in the capacity and in own plus free pages.
+  int room() const;
   // Pages by which a sequence grows.
   struct Growth {
-    std::vector<int32_t> fresh;  // taken from the pool
-    bool must_copy;              // the first fresh page replaces the shared page that holds the next row
-    int first_changed;           // entry
+    PageList::Growth all, windows;
+    bool is_empty() const { return all.fresh.empty() && windows.fresh.empty(); }
+    int first_changed() const { return std::min(all.first_changed, windows.first_changed); }
   };
-  // Takes pages for n_tokens tokens, and for rows_ahead more if the pool has enough. Pages that will be written must be
-  // exclusive to this sequence: only the last page with committed rows can be shared and need a copy. None: the pool
-  // has too few pages; nothing changed.
+  // Takes pages for n_tokens tokens, and for rows_ahead more if the pools have enough. Pages that will be written must
+  // be exclusive to this sequence: only the last page with committed rows can be shared and need a copy. Layers with a
+  // window get pages for one append. None: a pool has too few pages; nothing changed.
   std::optional<Growth> take(int n_tokens, int rows_ahead);
-  // Adds the pages. The caller has copied the shared page, if any.
+  // Adds the pages. The caller has copied the shared pages, if any.
   void grow(const Growth& growth);
   void give_back(int first_page);
-  bool take_back(int n);  // takes n pages for a sequence that has none
+  void drop_pages();
+  // Returns all pages. take_back() later takes as many again. False: a pool has too few; nothing changed.
+  void lend_pages();
+  bool take_back();
   // See SequenceState::set_pages().
   void set_pages(int first_page, std::span<const int32_t> pages);
-  // Becomes a copy of another sequence of the same pool, sharing its pages. Copies the uploaded entries too.
+  // Becomes a copy of another sequence of the same pools, sharing its pages. Copies the uploaded entries too.
   void share(const PageTable& from);
-  // Entries [first, end) to upload, from first_page on. Stale entries beyond the pages may stay: a kernel may look them
-  // up, but accesses no row there.
-  struct Range {
-    int first, end;
-  };
-  Range update_entries(int first_page);
+  PageList::Range update_entries(KvRows rows, int first_page) {
+    return rows == KvRows::kAll ? all_.update_entries(first_page) : windows_.update_entries(first_page);
+  }
+  // For the pool, when another sequence needs pages: up to n pages before the window of every length that a rewind of
+  // kMaxTree rows reaches. Until then the sequence keeps them, so that it can rewind further.
+  std::vector<int32_t> give_up(int n);
 
   // --- lengths
   int n_tokens() const { return n_tokens_; }  // committed
-  int rewind_floor() const { return !has_folding_ ? 0 : options_.by_row ? n_tokens_ : n_folded_; }
+  int rewind_floor() const {
+    const int folded = !has_folding_ ? 0 : options_.by_row ? n_tokens_ : n_folded_;
+    return std::max(folded, window_.shortest(windows_.first()));
+  }
   bool has_to_fold() const { return has_folding_ && numbers_.n_accepted > 0; }
   void set_folded();                                         // all committed rows
   void set_length(int n_tokens);                             // sets the length, all of it folded
@@ -96,11 +106,12 @@ class PageTable {
   void end_commit();
 
  private:
+  int n_spare() const;  // first pages of windows_ that give_up() may return
+
   StateOptions options_;
   bool has_folding_;
-  std::shared_ptr<PagePool> pool_;
-  std::vector<int32_t> pages_;    // of the pool
-  std::vector<int32_t> entries_;  // [pages of the capacity] as uploaded; entries beyond pages_ are stale
+  Window window_;
+  PageList all_, windows_;
   int n_tokens_ = 0;
   int n_folded_ = 0;  // tokens folded into S; the rest of n_tokens_ are pending rows
   bool pending_is_by_row_ = false;

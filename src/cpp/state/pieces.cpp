@@ -44,7 +44,9 @@ void check_recurrent(const SequenceState& state, size_t bytes) {
 size_t page_bytes(const SequenceState& state) { return state.pool()->page_bytes(); }
 size_t recurrent_bytes(const SequenceState& state) {
   size_t bytes = 0;
-  for (const Piece& piece : recurrent_pieces(state, state.capacity())) bytes += piece.memory.size();
+  for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
+    if (!state.keeps_all_rows(layer))
+      for (const uint64_t part : state.part_bytes(layer, state.capacity())) bytes += part;
   return bytes;
 }
 
@@ -60,12 +62,13 @@ void write_pages(SequenceState& state, int first, int count, std::span<const std
 
 void read_recurrent(SequenceState& state, std::span<std::byte> to) {
   check_recurrent(state, to.size());
+  state.swap_in();
   state.fold();
   for (const auto& [stream, memory] : recurrent_pieces(state, state.n_tokens())) {
     stream.download(to.data(), memory.data(), memory.size());
     to = to.subspan(memory.size());
   }
-  std::ranges::fill(to, std::byte{0});  // before the window is full, a ring has fewer pages
+  std::ranges::fill(to, std::byte{0});  // a short sequence has fewer pages than a window
 }
 
 void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from) {

@@ -1,5 +1,5 @@
 // A sequence's state in pieces, for prefix caches: single KV pages, and the recurrent state at one position, including
-// the rings of windowed layers. A piece has the raw bytes of memory, so it is valid only for the same model on the same
+// the window pages. A piece has the raw bytes of memory, so it is valid only for the same model on the same
 // machine.
 #pragma once
 
@@ -10,8 +10,9 @@
 
 namespace lb {
 
-size_t page_bytes(const SequenceState& state);       // one page: K and V of all layers that keep all rows
-size_t recurrent_bytes(const SequenceState& state);  // 0 without recurrent layers; the same at every position
+size_t page_bytes(const SequenceState& state);  // one page: K and V of all layers that keep all rows
+// 0 without recurrent layers and windows; the same at every position.
+size_t recurrent_bytes(const SequenceState& state);
 
 // Pages [first, first + count). Order of the bytes: layer, then K before V, then page.
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to);

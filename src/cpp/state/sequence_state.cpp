@@ -3,59 +3,76 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/error.h"
 
 namespace lb {
 namespace {
 
-std::shared_ptr<PagePool> own_pool(std::span<const LayerShape> layers, const StateOptions& options, Stream& stream) {
-  const int pages = n_pages(options.capacity);
+std::shared_ptr<PagePool> own_pool(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options,
+                                   int pages, Stream& stream) {
   return std::make_shared<PagePool>(pages, std::vector<std::shared_ptr<const PageMemory>>{
-                                               std::make_shared<PageMemory>(layers, options, pages, stream)});
+                                               std::make_shared<PageMemory>(layers, rows, options, pages, stream)});
+}
+
+KvPools own_pools(std::span<const LayerShape> layers, const StateOptions& options, Stream& stream) {
+  const int pages = n_pages(options.capacity);
+  KvPools pools{own_pool(layers, KvRows::kAll, options, pages, stream), nullptr};
+  if (const Window window(layers); window.exists())
+    pools.windows = own_pool(layers, KvRows::kWindow, options, window.pool_pages(options, 1, pages), stream);
+  return pools;
 }
 
 }  // namespace
 
-SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
-                             std::shared_ptr<PagePool> pool)
-    : SequenceState(options, std::array{Part{&stream, {}, layers}},
-                    pool ? std::move(pool) : own_pool(layers, options, stream)) {}
+SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream)
+    : SequenceState(options, std::array{Part{&stream, {}, layers}}, own_pools(layers, options, stream)) {}
 
-SequenceState::SequenceState(const StateOptions& options, std::span<const Part> parts, std::shared_ptr<PagePool> pool)
-    : options_(options), has_folding_(any_folds(parts.front().layers)), table_(options, has_folding_, std::move(pool)) {
+SequenceState::SequenceState(const StateOptions& options, std::span<const Part> parts, const KvPools& pools)
+    : options_(options),
+      has_folding_(any_folds(parts.front().layers)),
+      table_(options, has_folding_, Window(parts.front().layers), pools) {
   for (int i = 0; i < static_cast<int>(parts.size()); ++i)
-    shards_.push_back(std::make_unique<ShardState>(parts[i].layers, options, *parts[i].stream, table_.pool()->memory(i),
+    shards_.push_back(std::make_unique<ShardState>(parts[i].layers, options, *parts[i].stream, pools.all->memory(i),
+                                                   pools.windows ? &pools.windows->memory(i) : nullptr,
                                                    parts[i].range));
   upload_page_tables();
+}
+
+template <class Visit>
+void SequenceState::for_lists(Visit&& visit) const {
+  for (const PageList* list : {&table_.all(), &table_.windows()})
+    if (list->pool()) visit(*list);
 }
 
 std::vector<SequenceState::ShardParts> SequenceState::snapshot_parts(int layer, int n_tokens) const {
   std::vector<ShardParts> all;
   for (int i = 0; i < static_cast<int>(shards_.size()); ++i)
-    if (shards_[i]->range().has(layer)) all.push_back({i, shards_[i]->snapshot_parts(layer, n_tokens, table_.pages())});
+    if (shards_[i]->range().has(layer)) all.push_back({i, shards_[i]->snapshot_parts(layer, n_tokens, table_)});
   return all;
 }
 
-std::vector<LayerShape> SequenceState::shapes_of(int layer) const {
-  std::vector<LayerShape> shapes;
+std::vector<uint64_t> SequenceState::part_bytes(int layer, int n_tokens) const {
+  std::vector<uint64_t> sizes;
   for (const auto& shard : shards_)
-    if (shard->range().has(layer)) shapes.push_back(shard->layers()[layer]);
-  return shapes;
+    if (shard->range().has(layer)) std::ranges::copy(shard->part_bytes(layer, n_tokens), std::back_inserter(sizes));
+  return sizes;
 }
 
 void SequenceState::upload_page_tables() {
-  for (const auto& shard : shards_) {
-    shard->upload_entries(0, table_.entries());
-    shard->upload_rings();
-  }
+  for (const KvRows rows : {KvRows::kAll, KvRows::kWindow})
+    for (const auto& shard : shards_) shard->upload_entries(rows, 0, table_.list(rows).entries());
 }
 
 // Uploads the entries that differ from the devices' tables.
 void SequenceState::upload_entries(int first_page) {
-  const auto [first, end] = table_.update_entries(first_page);
-  if (first == end) return;
-  for (const auto& shard : shards_) shard->upload_entries(first, table_.entries().subspan(first, end - first));
+  for (const KvRows rows : {KvRows::kAll, KvRows::kWindow}) {
+    const auto [first, end] = table_.update_entries(rows, first_page);
+    if (first == end) continue;
+    const auto entries = table_.list(rows).entries().subspan(first, end - first);
+    for (const auto& shard : shards_) shard->upload_entries(rows, first, entries);
+  }
 }
 
 void SequenceState::upload_numbers() {
@@ -75,7 +92,7 @@ void SequenceState::reach_ahead() {
 void SequenceState::take_rows(int rows) {
   LB_CHECK(take_pages(n_tokens() + rows, 0), kMemory, "the KV cache of ", pool()->n_pages() * kPageTokens,
            " tokens is full: ", rows, " more after ", n_tokens(), " do not fit beside those of other sequences",
-           PageTable::kMakeRoom);
+           PagePool::kMakeRoom);
 }
 
 bool SequenceState::take_pages(int n_tokens, int rows_ahead) {
@@ -83,19 +100,24 @@ bool SequenceState::take_pages(int n_tokens, int rows_ahead) {
   if (!try_swap_in()) return false;
   const std::optional<PageTable::Growth> growth = table_.take(n_tokens, rows_ahead);
   if (!growth) return false;
-  if (growth->fresh.empty()) return true;
+  if (growth->is_empty()) return true;
   // A running launch may write rows below n_tokens() + kLaunchTokens. If the pool was too short for these rows before,
   // that launch must end first, so that the next launch reads the new entries.
-  if (launch_may_run_ && growth->first_changed * kPageTokens < table_.n_tokens() + kLaunchTokens)
+  if (launch_may_run_ && growth->first_changed() * kPageTokens < table_.n_tokens() + kLaunchTokens)
     for (const auto& shard : shards_) shard->stream().wait();
-  if (growth->must_copy) pool()->copy(table_.pages()[growth->first_changed], growth->fresh.front());
+  const auto copy_shared = [](const PageList& list, const PageList::Growth& own) {
+    const int page = own.first_changed;
+    if (own.must_copy) list.pool()->copy(list.pages(page, page + 1)[0], own.fresh.front());
+  };
+  copy_shared(table_.all(), growth->all);
+  copy_shared(table_.windows(), growth->windows);
   table_.grow(*growth);
-  upload_entries(growth->first_changed);
+  upload_entries(growth->first_changed());
   return true;
 }
 
 void SequenceState::drop_pages() {
-  table_.give_back(0);
+  table_.drop_pages();
   swapped_.reset();
 }
 
@@ -103,7 +125,7 @@ void SequenceState::set_pages(int first_page, std::span<const int32_t> pages) {
   if (first_page > 0) swap_in();
   table_.set_pages(first_page, pages);
   swapped_.reset();
-  upload_entries(first_page);
+  upload_entries(0);
 }
 
 void SequenceState::fork(SequenceState& from) {
@@ -116,24 +138,35 @@ void SequenceState::fork(SequenceState& from) {
 void SequenceState::swap_out() {
   LB_ASSERT(!table_.is_appending() && !table_.is_appended() && !is_swapped_out());
   if (const int n = n_pages(n_tokens()); n > 0) {
-    const size_t bytes = n * pool()->page_bytes();
+    table_.give_back(n);
+    size_t bytes = 0;
+    for_lists([&](const PageList& list) { bytes += list.pages().size() * list.pool()->page_bytes(); });
     swapped_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    pool()->read(pages().first(n), {swapped_.get(), bytes});
+    std::byte* to = swapped_.get();
+    for_lists([&](const PageList& list) {
+      const size_t size = list.pages().size() * list.pool()->page_bytes();
+      list.pool()->read(list.pages(), {to, size});
+      to += size;
+    });
   }
-  table_.give_back(0);
+  table_.lend_pages();
 }
 
 void SequenceState::swap_in() {
   LB_CHECK(try_swap_in(), kMemory, "the KV cache has ", pool()->n_free(), " free pages of ", kPageTokens,
-           " tokens; a sequence that is swapped out needs ", n_pages(n_tokens()), PageTable::kMakeRoom);
+           " tokens; a sequence that is swapped out needs ", n_pages(n_tokens()), PagePool::kMakeRoom);
 }
 
 // Also true if the state is not swapped out.
 bool SequenceState::try_swap_in() {
   if (!is_swapped_out()) return true;
-  const int n = n_pages(n_tokens());
-  if (!table_.take_back(n)) return false;
-  pool()->write(pages(), {swapped_.get(), n * pool()->page_bytes()});
+  if (!table_.take_back()) return false;
+  const std::byte* from = swapped_.get();
+  for_lists([&](const PageList& list) {
+    const size_t size = list.pages().size() * list.pool()->page_bytes();
+    list.pool()->write(list.pages(), {from, size});
+    from += size;
+  });
   swapped_.reset();
   upload_entries(0);
   return true;
@@ -193,8 +226,9 @@ void SequenceState::commit(std::span<const int32_t> path, int n_to_move) {
 
 void SequenceState::rewind(int n_tokens) {
   LB_ASSERT(!table_.is_appending());
-  LB_CHECK(n_tokens >= rewind_floor() && n_tokens <= this->n_tokens(), kInvalid, "rewind to ", n_tokens,
-           " tokens: possible from ", rewind_floor(), " to ", this->n_tokens());
+  const bool is_possible = n_tokens >= rewind_floor() || (n_tokens == 0 && !has_folding_);
+  LB_CHECK(is_possible && n_tokens <= this->n_tokens(), kInvalid, "rewind to ", n_tokens, " tokens: possible from ",
+           rewind_floor(), " to ", this->n_tokens());
   n_tokens == 0 ? drop_pages() : swap_in();
   table_.rewind(n_tokens);
   table_.give_back(n_pages(n_tokens));

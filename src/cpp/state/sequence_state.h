@@ -1,12 +1,12 @@
-// SequenceState: the state that one sequence keeps between steps. Attention layers keep a paged KV cache; windowed
-// layers may keep only its last pages, in a ring. Layers that keep all rows have their pages in a PagePool. The
-// sequence takes pages as it grows and releases pages that a rewind leaves empty. Recurrent layers keep a state matrix,
-// a convolution history and pending rows; row layers keep the last row and pending rows. All layers follow one
+// SequenceState: the state that one sequence keeps between steps. Attention layers keep a paged KV cache: all rows, or
+// those in the window of the newest ones. Both kinds of pages are in a PagePool each. The sequence takes pages as it
+// grows, and releases pages that a rewind leaves empty or that the window has left. Recurrent layers keep a state
+// matrix, a convolution history and pending rows; row layers keep the last row and pending rows. All layers follow one
 // protocol:
 //   append   The forward pass writes rows beyond the committed length, into KV slots and pending rows.
 //   commit   An accepted path of these rows joins the sequence. Recurrent layers fold the path into their state at the
 //            start of the next append, so that nothing has to be undone.
-//   rewind   Shortens the sequence at no cost to any length not yet folded, or to any length without recurrent layers.
+//   rewind   Shortens the sequence at no cost to any length not yet folded whose window is still there.
 // One PageTable on the host tracks pages, lengths and the append; a ShardState holds the memory of each shard.
 // Independent of models, tokens and files.
 #pragma once
@@ -26,22 +26,20 @@ class SequenceState {
   // Most tokens that one launch of decode steps computes. The launch sees the page table as of its start.
   static constexpr int kLaunchTokens = 64;
 
-  // The state on one shard. Reserves memory from its stream, and sends ops and copies to it. The stream must outlive
-  // the state. pool: has the same layers and KV types, and at least one context of pages; null: the state makes a pool
-  // of one context.
-  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
-                std::shared_ptr<PagePool> pool = nullptr);
-  // The state on several shards: each has some of the layers, in order, or its heads of all layers. pool: has a memory
-  // per shard.
+  // The state on one shard, with pools of its own, of one context. Reserves memory from its stream, and sends ops and
+  // copies to it. The stream must outlive the state.
+  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream);
+  // The state on several shards: each has some of the layers, in order, or its heads of all layers. pools: have the
+  // same layers and KV types, at least one context of pages, and a memory per shard.
   struct Part {
     Stream* stream;
     LayerRange range;
     std::vector<LayerShape> layers;  // all layers, with the heads that this shard has
   };
-  SequenceState(const StateOptions& options, std::span<const Part> parts, std::shared_ptr<PagePool> pool);
+  SequenceState(const StateOptions& options, std::span<const Part> parts, const KvPools& pools);
   SequenceState(const SequenceState&) = delete;
   SequenceState& operator=(const SequenceState&) = delete;
-  // Bytes, excluding the pool.
+  // Bytes, excluding the pools.
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options) {
     return ShardState::planned_bytes(layers, options);
   }
@@ -55,17 +53,18 @@ class SequenceState {
   const StateOptions& options() const { return options_; }
   std::span<const LayerShape> layers() const { return shards_.front()->layers(); }
 
-  // --- pages
-  const std::shared_ptr<PagePool>& pool() const { return table_.pool(); }
-  std::span<const int32_t> pages() const { return table_.pages(); }  // in order; empty while swapped out
+  // --- pages. Without more words: those of the layers that keep all rows. Window pages follow them.
+  const std::shared_ptr<PagePool>& pool() const { return table_.all().pool(); }
+  std::span<const int32_t> pages() const { return table_.all().pages(); }  // in order; empty while swapped out
+  int first_window_page() const { return table_.windows().first(); }       // 0: all rows, or no layer has a window
   // Rows that still fit after the committed ones, in the capacity and in own plus free pages.
   int room() const { return table_.room(); }
   // Takes pages for n_tokens tokens, and copies a shared page that rows after the committed ones will write. Swaps in
   // first. False: the pool has too few free pages; nothing changed.
   bool reserve(int n_tokens);
-  // If the pool has enough, takes pages ahead for rows that later decode steps write. A launch that starts at row r may
-  // write rows below r + kLaunchTokens, so their page-table entries must be uploaded before it starts. Uploading one
-  // page more than that ensures that every later entry arrives before the launch that reads it.
+  // If the pools have enough, takes pages ahead for rows that later decode steps write. A launch that starts at row r
+  // may write rows below r + kLaunchTokens, so their page-table entries must be uploaded before it starts. Uploading
+  // one page more than that ensures that every later entry arrives before the launch that reads it.
   void reach_ahead();
   // Takes pages for an append of `rows` rows, as begin_append() would. Throws kMemory and changes nothing if the pool
   // has too few.
@@ -75,11 +74,12 @@ class SequenceState {
   void swap_out();
   void swap_in();  // throws kMemory and changes nothing if the pool has too few pages; no effect if not swapped out
   bool is_swapped_out() const { return swapped_ != nullptr; }
-  // Becomes a copy of another state of the same pool, which must not be appending: shares its pages, copies the rest.
+  // Becomes a copy of another state of the same pools, which must not be appending: shares its pages, copies the rest.
   void fork(SequenceState& from);
   // Replaces the pages from first_page on by these pages of the pool, shared. kOwnPage: a fresh private page with
-  // undefined contents. Throws kMemory and changes nothing if the pool has too few.
-  static constexpr int32_t kOwnPage = PageTable::kOwnPage;
+  // undefined contents. The window pages of the new length are private and undefined: write_recurrent() fills them.
+  // Throws kMemory and changes nothing if a pool has too few.
+  static constexpr int32_t kOwnPage = PageList::kOwnPage;
   void set_pages(int first_page, std::span<const int32_t> pages);
 
   // --- during an append of `rows` rows (the forward pass)
@@ -130,17 +130,17 @@ class SequenceState {
   void reset();
   void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Whether a layer keeps the pages of all rows. Prefix caches hold such pages individually; the other layers' state is
-  // valid for one sequence length only.
-  bool keeps_all_rows(int layer) const { return lb::keeps_all_rows(layers(), layer); }
+  // Whether a layer keeps the pages of all rows. Prefix caches hold such pages individually; the other layers' state,
+  // window pages included, is valid for one sequence length only.
+  bool keeps_all_rows(int layer) const { return keeps(layers(), layer, KvRows::kAll); }
   // The shards that have a layer, in order, each with its ShardState::snapshot_parts(). Call fold() before reading.
   struct ShardParts {
     int shard;
     std::vector<StatePart> parts;
   };
   std::vector<ShardParts> snapshot_parts(int layer, int n_tokens) const;
-  // The kind and the heads of a layer on each shard that has it.
-  std::vector<LayerShape> shapes_of(int layer) const;
+  // The sizes of these parts, in order, even if the state has no pages for n_tokens.
+  std::vector<uint64_t> part_bytes(int layer, int n_tokens) const;
   void restore_length(int n_tokens) { table_.set_length(n_tokens); }  // call after all parts are filled
 
   // Repeats the constructor's upload, after a loan has zeroed the memory (LentMemory).
@@ -151,6 +151,9 @@ class SequenceState {
   bool take_pages(int n_tokens, int rows_ahead);
   bool try_swap_in();
   void drop_pages();
+  // Calls visit(list) for the pages of each kind that the model has.
+  template <class Visit>
+  void for_lists(Visit&& visit) const;
   void upload_entries(int first_page);
   void upload_numbers();
 

@@ -2,15 +2,11 @@
 #include "state/shard_state.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "ops/previous_row.h"
 
 namespace lb {
 namespace {
-
-// Most pages that `window` consecutive rows can span.
-int window_pages(const KvShape& shape) { return n_pages(shape.window) + 1; }
 
 template <class T>
 std::span<std::byte> bytes(T* p, size_t count) {
@@ -25,15 +21,8 @@ size_t bytes_of(const StatePart& part) {
   return n;
 }
 
-ShardState::LayerMemory ShardState::carve_layer(const LayerShape& shape, const StateOptions& options, bool folds,
-                                                int32_t* page_table, Carver& carver) {
-  if (const auto* kv = std::get_if<KvShape>(&shape)) {
-    const int ring = ring_pages(*kv, options, folds);
-    if (ring == 0) return KvPages{nullptr, nullptr, page_table, 0};  // in the pool
-    std::byte* k = carver.take<std::byte>(ring * page_bytes(*kv, options.k_type));
-    std::byte* v = carver.take<std::byte>(ring * page_bytes(*kv, options.v_type));
-    return KvPages{k, v, carver.take<int32_t>(n_pages(options.capacity)), ring};
-  }
+ShardState::LayerMemory ShardState::carve_layer(const LayerShape& shape, Carver& carver) {
+  if (std::holds_alternative<KvShape>(shape)) return KvPages{};
   if (const auto* row = std::get_if<RowShape>(&shape)) {
     float* history = carver.take<float>(row->dim);
     return RowLayer{history, carver.take<float>(static_cast<size_t>(kMaxTree) * row->dim)};
@@ -56,15 +45,15 @@ ShardState::Layout ShardState::carve(std::span<const LayerShape> shapes, const S
   Layout layout;
   layout.numbers = carver.take<AppendNumbers>(1);
   layout.page_table = carver.take<int32_t>(n_pages(options.capacity));
+  layout.windows = Window(shapes).exists() ? carver.take<int32_t>(n_pages(options.capacity)) : nullptr;
   for (int i = 0; i < static_cast<int>(shapes.size()); ++i)
-    layout.layers.push_back(range.has(i) ? carve_layer(shapes[i], options, any_folds(shapes), layout.page_table, carver)
-                                         : LayerMemory{});
+    layout.layers.push_back(range.has(i) ? carve_layer(shapes[i], carver) : LayerMemory{});
   return layout;
 }
 
-size_t ShardState::layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options) {
+size_t ShardState::layer_bytes(const LayerShape& layer) {
   Carver counter;
-  carve_layer(layers[layer], options, any_folds(layers), nullptr, counter);
+  carve_layer(layer, counter);
   return counter.used();
 }
 
@@ -75,36 +64,30 @@ size_t ShardState::planned_bytes(std::span<const LayerShape> layers, const State
 }
 
 ShardState::ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
-                       const PageMemory& pages, LayerRange range)
+                       const PageMemory& pages, const PageMemory* windows, LayerRange range)
     : shapes_(std::move(layers)),
       options_(options),
       range_(range),
       stream_(stream),
       pages_(pages),
+      windows_(windows),
       memory_(stream.reserve(planned_bytes(shapes_, options, range))) {
   moves_.reserve(shapes_.size());
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, range_, carver);
   numbers_at_ = layout_.numbers;
-  for (size_t i = 0; i < shapes_.size(); ++i)
-    if (auto* kv = std::get_if<KvPages>(&layout_.layers[i]); range_.has(i) && kv != nullptr && kv->ring == 0) {
-      kv->k = pages_.layer(static_cast<int>(i)).k;
-      kv->v = pages_.layer(static_cast<int>(i)).v;
+  for (int i = 0; i < static_cast<int>(shapes_.size()); ++i)
+    if (range_.has(i) && std::holds_alternative<KvShape>(shapes_[i])) {
+      const PageMemory::Layer& memory = pages_of(i).layer(i);
+      const bool is_window = keeps(shapes_, i, KvRows::kWindow);
+      layout_.layers[i] = KvPages{memory.k, memory.v, is_window ? layout_.windows : layout_.page_table};
     }
 }
 
-void ShardState::upload_entries(int first_page, std::span<const int32_t> pages) {
-  stream_.upload(layout_.page_table + first_page, pages.data(), pages.size_bytes());
-}
-
-void ShardState::upload_rings() {
-  std::vector<int32_t> pages(n_pages(options_.capacity));
-  for (const LayerMemory& layer : layout_.layers) {
-    const auto* kv = std::get_if<KvPages>(&layer);
-    if (kv == nullptr || kv->ring == 0) continue;  // nor have other shards' layers a ring
-    for (int i = 0; i < static_cast<int>(pages.size()); ++i) pages[i] = i % kv->ring;
-    stream_.upload(kv->page_table, pages.data(), pages.size() * sizeof(int32_t));
-  }
+void ShardState::upload_entries(KvRows rows, int first_page, std::span<const int32_t> pages) {
+  if (pages.empty()) return;
+  int32_t* const table = rows == KvRows::kAll ? layout_.page_table : layout_.windows;
+  stream_.upload(table + first_page, pages.data(), pages.size_bytes());
 }
 
 void ShardState::upload_numbers(const AppendNumbers& numbers) {
@@ -210,10 +193,23 @@ void ShardState::fold_delta(const RecurrentShape& shape, const RecurrentLayer& l
       stream_);
 }
 
-// K and V of a layer's pages.
-std::array<StatePart, 2> ShardState::page_parts(int layer, std::span<const int32_t> pages) const {
-  const PageMemory::Layer& memory = pages_.layer(layer);
-  std::array<StatePart, 2> parts;
+PageList::Range ShardState::page_range(int layer, int n_tokens) const {
+  const int n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
+  return {keeps(shapes_, layer, KvRows::kAll) ? 0 : Window(shapes_).first_page(n_tokens), n};
+}
+
+std::vector<StatePart> ShardState::snapshot_parts(int layer, int n_tokens, const PageTable& table) const {
+  if (const auto* row = std::get_if<RowShape>(&shapes_[layer]))
+    return {{bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim)}};
+  if (const auto* r = std::get_if<RecurrentShape>(&shapes_[layer])) {
+    const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
+    return {{bytes(memory.S, static_cast<size_t>(r->n_v_heads) * r->dk * r->dv)},
+            {bytes(memory.history, static_cast<size_t>(r->n_taps - 1) * r->channels())}};
+  }
+  const PageMemory::Layer& memory = pages_of(layer).layer(layer);
+  const auto [first, end] = page_range(layer, n_tokens);
+  const auto pages = table.list(keeps(shapes_, layer, KvRows::kAll) ? KvRows::kAll : KvRows::kWindow).pages(first, end);
+  std::vector<StatePart> parts(2);
   for (size_t i = 0, next; i < pages.size(); i = next) {  // consecutive pages form one range
     for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
     }
@@ -223,32 +219,13 @@ std::array<StatePart, 2> ShardState::page_parts(int layer, std::span<const int32
   return parts;
 }
 
-std::vector<StatePart> ShardState::snapshot_parts(int layer, int n_tokens,
-                                                  std::span<const int32_t> sequence_pages) const {
-  std::vector<StatePart> parts;
-  if (const auto* shape = std::get_if<KvShape>(&shapes_[layer])) {
-    const auto& pages = std::get<KvPages>(layout_.layers[layer]);
-    const int n = lb::n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
-    if (pages.ring == 0) {
-      LB_ASSERT(n <= static_cast<int>(sequence_pages.size()));
-      std::ranges::move(page_parts(layer, sequence_pages.first(n)), std::back_inserter(parts));
-      return parts;
-    }
-    const size_t k = page_bytes(*shape, options_.k_type), v = page_bytes(*shape, options_.v_type);
-    for (int page = std::max(n - window_pages(*shape), 0); page < n; ++page) {
-      const size_t at = page % pages.ring;
-      parts.push_back({bytes(pages.k + at * k, k)});
-      parts.push_back({bytes(pages.v + at * v, v)});
-    }
-  } else if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) {
-    parts.push_back({bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim)});
-  } else {
-    const auto& r = std::get<RecurrentShape>(shapes_[layer]);
-    const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
-    parts.push_back({bytes(memory.S, static_cast<size_t>(r.n_v_heads) * r.dk * r.dv)});
-    parts.push_back({bytes(memory.history, static_cast<size_t>(r.n_taps - 1) * r.channels())});
-  }
-  return parts;
+std::vector<uint64_t> ShardState::part_bytes(int layer, int n_tokens) const {
+  if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) return {sizeof(float) * row->dim};
+  if (const auto* r = std::get_if<RecurrentShape>(&shapes_[layer]))
+    return {sizeof(float) * r->n_v_heads * r->dk * r->dv, sizeof(float) * (r->n_taps - 1) * r->channels()};
+  const auto& shape = std::get<KvShape>(shapes_[layer]);
+  const auto [first, end] = page_range(layer, n_tokens);
+  return {(end - first) * page_bytes(shape, options_.k_type), (end - first) * page_bytes(shape, options_.v_type)};
 }
 
 }  // namespace lb

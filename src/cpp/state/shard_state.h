@@ -1,6 +1,6 @@
-// ShardState: one sequence's state on one shard, in the stream's memory: the device's copy of the page table, the
-// append's numbers, rings, recurrent states and pending rows. The pages themselves are in the pool's PageMemory. The
-// host's PageTable decides which pages and rows are used.
+// ShardState: one sequence's state on one shard, in the stream's memory: the device's copy of the page tables, the
+// append's numbers, recurrent states and pending rows. The pages themselves are in the pools' PageMemory. The host's
+// PageTable decides which pages and rows are used.
 #pragma once
 
 #include <array>
@@ -54,23 +54,22 @@ size_t bytes_of(const StatePart& part);
 class ShardState {
  public:
   // Reserves memory for the layers of `range` from the stream, and sends ops and copies to it. Stream and pages must
-  // outlive the state.
+  // outlive the state. windows: pages of the layers with a window; null: there are none.
   ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream, const PageMemory& pages,
-             LayerRange range = {});
+             const PageMemory* windows, LayerRange range = {});
   ShardState(const ShardState&) = delete;
   ShardState& operator=(const ShardState&) = delete;
   // Bytes, excluding the pages.
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, LayerRange range = {});
-  // Bytes of one layer; 0 for layers that keep all rows.
-  static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
+  // Bytes of one layer; 0 for layers whose rows are in pages.
+  static size_t layer_bytes(const LayerShape& layer);
 
   Stream& stream() const { return stream_; }
   std::span<const LayerShape> layers() const { return shapes_; }  // of all shards
   const LayerRange& range() const { return range_; }
 
   // --- uploads
-  void upload_entries(int first_page, std::span<const int32_t> pages);  // of the page table
-  void upload_rings();                                                  // page tables that never change
+  void upload_entries(KvRows rows, int first_page, std::span<const int32_t> pages);  // of a page table
   void upload_numbers(const AppendNumbers& numbers);
   // Sets the address from which ops read the numbers of the append in progress; null: numbers().
   void read_numbers_at(AppendNumbers* at) { numbers_at_ = at == nullptr ? layout_.numbers : at; }
@@ -88,38 +87,40 @@ class ShardState {
   void send_moves(int first, int end, const int32_t* n_past);
   void fold(bool by_row);                  // folds the accepted rows, per the last numbers uploaded
   void zero();                             // zeroes recurrent states and rows
-  void copy_from(const ShardState& from);  // everything, including the page table
+  void copy_from(const ShardState& from);  // everything, including the page tables
 
-  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
-  // yields the pages of its last `window` rows, oldest first. pages: the sequence's.
-  std::vector<StatePart> snapshot_parts(int layer, int n_tokens, std::span<const int32_t> pages) const;
+  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V (of its window, if it has one), or S and
+  // history, or the last row.
+  std::vector<StatePart> snapshot_parts(int layer, int n_tokens, const PageTable& table) const;
+  // The sizes of these parts.
+  std::vector<uint64_t> part_bytes(int layer, int n_tokens) const;
 
  private:
-  // Pages in the pool, or a ring.
   struct KvPages {
-    std::byte *k = nullptr, *v = nullptr;
-    int32_t* page_table = nullptr;  // [pages of the capacity] of the state, or of the ring: page modulo `ring`
-    int ring = 0;                   // pages of the ring; 0: none
+    std::byte *k = nullptr, *v = nullptr;  // of the pool
+    int32_t* page_table = nullptr;         // of the layout
   };
   using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
   struct Layout {
     AppendNumbers* numbers;
-    int32_t* page_table;              // [pages of the capacity] of the layers that keep all rows
+    int32_t *page_table, *windows;    // [pages of the capacity] of either kind of layers; null: no layer has a window
     std::vector<LayerMemory> layers;  // of all shards; only those of the range have memory
   };
-  std::array<StatePart, 2> page_parts(int layer, std::span<const int32_t> pages) const;
+  const PageMemory& pages_of(int layer) const { return keeps(shapes_, layer, KvRows::kAll) ? pages_ : *windows_; }
+  // The pages of a layer after n_tokens tokens.
+  PageList::Range page_range(int layer, int n_tokens) const;
   void fold_rows(const RowShape& shape, const RowLayer& layer);
   void fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer, bool by_row);
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, LayerRange range,
                       Carver& carver);
-  static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,
-                                 Carver& carver);
+  static LayerMemory carve_layer(const LayerShape& shape, Carver& carver);
 
   std::vector<LayerShape> shapes_;
   StateOptions options_;
   LayerRange range_;
   Stream& stream_;
   const PageMemory& pages_;
+  const PageMemory* windows_;
   std::unique_ptr<Memory> memory_;
   Layout layout_;
   AppendNumbers* numbers_at_;

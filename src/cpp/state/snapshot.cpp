@@ -12,7 +12,7 @@ namespace lb {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'B', 'S', 'N', 'A', 'P', '\r', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Header {
   char magic[8];
@@ -33,20 +33,6 @@ uint32_t crc32(std::span<const std::byte> bytes) {
   uint32_t crc = ~0u;
   for (std::byte b : bytes) crc = kTable[(crc ^ static_cast<uint32_t>(b)) & 255] ^ (crc >> 8);
   return ~crc;
-}
-
-// The sizes of a layer's parts, even if the state has no pages for n tokens.
-std::vector<uint64_t> part_bytes(const SequenceState& state, int layer, int n) {
-  std::vector<uint64_t> sizes;
-  if (state.keeps_all_rows(layer)) {
-    for (const LayerShape& shape : state.shapes_of(layer))
-      for (const KvType type : {state.options().k_type, state.options().v_type})
-        sizes.push_back(n_pages(n) * page_bytes(std::get<KvShape>(shape), type));
-    return sizes;
-  }
-  for (const auto& [shard, parts] : state.snapshot_parts(layer, n))
-    for (const StatePart& part : parts) sizes.push_back(bytes_of(part));
-  return sizes;
 }
 
 class Writer {
@@ -154,7 +140,7 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
 
   std::vector<std::span<const std::byte>> parts;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
-    for (const uint64_t expected : part_bytes(state, layer, static_cast<int>(n))) {
+    for (const uint64_t expected : state.part_bytes(layer, static_cast<int>(n))) {
       const uint64_t size = in.value<uint64_t>();
       LB_CHECK(size == expected, kFormat, where, ": a part of layer ", layer, " has ", size, " bytes; expected ",
                expected);

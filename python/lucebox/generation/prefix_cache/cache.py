@@ -187,8 +187,7 @@ class PrefixCache:
                 matched = session.matched_prefix(plan.ids[:-1], ())
             else:
                 matched = session.matched_prefix(plan.ids, plan.ends[:-1])
-            # A recurrent state exists at the session's end only; KV can be truncated.
-            own = matched if matched == session.n_tokens or not session.recurrent_bytes else 0
+            own = matched if matched >= session.own_floor else 0
             node = next((one for one in reversed(path) if one.state or not session.recurrent_bytes), None)
             if node is None or node.end <= own:
                 break

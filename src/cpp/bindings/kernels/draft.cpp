@@ -24,7 +24,7 @@ using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
 class Drafting {
  public:
   explicit Drafting(std::shared_ptr<const Engine> engine)
-      : engine_(std::move(engine)), state_(engine_->state_options(), engine_->state_parts(), engine_->pages()) {
+      : engine_(std::move(engine)), state_(engine_->state_options(), engine_->state_parts(), engine_->pools()) {
     LB_CHECK(engine_->draft_model() != nullptr && engine_->n_drafting_shards() == 1, kInvalid,
              "the engine was opened without a draft model, or a model split among devices");
     const auto carve = [&](Carver carver) {
