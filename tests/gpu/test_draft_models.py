@@ -57,12 +57,12 @@ def test_the_same_bits_again(pack: _engine.gpu.Pack, target: Path) -> None:
         assert np.array_equal(a, b)
 
 
-@pytest.mark.slow  # 15 s: the rows of two turns of a ring
-def test_drafts_over_a_ring(pack: _engine.gpu.Pack, target: Path, tmp_path: Path) -> None:
-    """Prompts, trees and drafts beyond the end of a ring of 192 rows."""
+@pytest.mark.slow  # 15 s: the rows of several windows
+def test_drafts_over_windows(pack: _engine.gpu.Pack, target: Path, tmp_path: Path) -> None:
+    """Prompts, trees and drafts, until pages of the windows are used again."""
     named = draft_files.tensors(FIRST)
     path = gguf_files.write(tmp_path / "draft.gguf", draft_files.gguf_fields(FIRST), draft_files.gguf_tensors(named))
-    pair = Pair(target, str(path), dflash.Dflash(FIRST.config, named), pack=pack, context=512)
+    pair = Pair(target, str(path), dflash.Dflash(FIRST.config, named), pack=pack, context=512, sessions=1)
     rng = np.random.default_rng(0)
     for rows, n_kept in ((128, 128), (128, 128), (-23, 0), (64, 40), (100, 100)):
         pair.step(rows, n_kept, rng)

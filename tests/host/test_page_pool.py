@@ -24,6 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("pool")
     write_model(made / "hybrid.gguf", Shape(n_layers=3, recurrent=(True, False, True)))
     write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
+    write_model(made / "windows.gguf", Shape("gpt-oss", n_layers=2, window=70))
     write_model(made / "target.gguf", TARGET)
     draft_files.write_gguf(made / "first.gguf", FIRST)
     return made
@@ -32,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ENGINES: dict[str, dict[str, Any]] = {
     "hybrid": {},
     "attention": {"activations": "int8", "kv": "q8_0/wht4"},
+    "windows": {"activations": "int8", "kv": "f16"},
     "hybrid-suffix": {"draft": "suffix", "activations": "int8"},
     "target-dflash": {"draft": "first.gguf+suffix", "kv": "f16"},
 }

@@ -15,6 +15,7 @@ from reference.gguf_files import Shape, write_model
 SHAPES = {
     "hybrid": Shape(n_layers=3, recurrent=(True, False, True)),
     "attention": Shape("qwen3", n_layers=2),
+    "windows": Shape("gpt-oss", n_layers=2, window=70),
 }
 IDS = random_ids(200, SHAPES["hybrid"].vocab)
 

@@ -1,5 +1,5 @@
-"""Windowed layers keep a ring of pages, also in models with recurrent layers: drafts over many turns of the ring,
-rewinds, snapshots, pieces, and the ring's memory."""
+"""Layers of draft models that keep a window, beside a target with recurrent layers: drafts over many windows, rewinds,
+snapshots, pieces, and memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from reference import draft_files, gguf_files
 from reference.draft_files import DraftShape
 from reference.gguf_files import Shape
 
-CONTEXT = 768
+CONTEXT = 1024
 CHUNK = 128
-RING = 3 * 64  # rows: the window of 10, 64 rows that a rewind takes back, and 64 of a draft, in whole pages
+WINDOW = 2 + 1 + 3 + 2  # pages: the window of 10, 64 rows that a rewind takes back, rows ahead, and a chunk
 N_SLIDING = sum(FIRST.sliding)
 
 
-LONG = replace(FIRST, block=64)  # the longest block, which turns the ring the farthest
+LONG = replace(FIRST, block=64)  # the longest block
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pair_of(target: Path, draft: Path, shape: DraftShape = FIRST) -> Pair:
-    return Pair(target, str(draft), reference_of(shape), context=CONTEXT)
+    return Pair(target, str(draft), reference_of(shape), context=CONTEXT, sessions=1)
 
 
 def rewind(pair: Pair, n_tokens: int) -> None:
@@ -46,11 +46,12 @@ def rewind(pair: Pair, n_tokens: int) -> None:
     del pair.ids[n_tokens:]
 
 
-def test_drafts_over_many_turns(target: Path, tmp_path: Path) -> None:
-    """Chains longer than a chunk, trees, and rewinds as far as the recurrent layers allow, round and round."""
+def test_drafts_over_many_windows(target: Path, tmp_path: Path) -> None:
+    """Chains longer than a chunk, trees, and rewinds as far as the recurrent layers allow, until every page of the
+    windows is used again."""
     pair = pair_of(target, draft_files.write_gguf(tmp_path / "draft.gguf", LONG), LONG)
     rng = np.random.default_rng(0)
-    while len(pair.ids) < 2 * RING:
+    while len(pair.ids) < 600:
         for rows, n_kept in ((CHUNK, CHUNK), (-64, 0), (64, 3), (1, 1), (-40, 0)):
             pair.step(rows, n_kept, rng)
         pair.check(root=5)
@@ -62,7 +63,7 @@ def test_drafts_over_many_turns(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [7, 64, 130, 450])
 def test_snapshot(target: Path, draft: Path, n: int) -> None:
-    """The window's rows are in it, wherever the ring begins, also for a ring of another size."""
+    """The window's rows are in it, also for a session that keeps more or fewer pages."""
     pair, rng = pair_of(target, draft), np.random.default_rng(0)
     for at in range(0, n, CHUNK):
         pair.step(min(CHUNK, n - at), min(CHUNK, n - at), rng)
@@ -96,21 +97,22 @@ def test_pieces(target: Path, draft: Path, n: int) -> None:
 def kv_bytes(engine: _engine.Engine) -> dict[str, int]:
     """Bytes of the draft model in the plan of one session with a whole context, by entry."""
     entries = {name: int(n_bytes) for name, n_bytes, *_ in engine.plan["entries"]}
-    return {name: entries.get(name, 0) for name in ("draft KV cache", "KV rings")}
+    return {name: entries.get(name, 0) for name in ("draft KV cache", "KV windows")}
 
 
 def test_memory(target: Path, draft: Path, tmp_path: Path) -> None:
-    """The ring does not grow with the context. A target of attention alone keeps all rows: any prefix of it can be
-    reused, which a ring could not follow."""
+    """The windows do not grow with the context, whatever the target's layers are."""
     options: dict[str, Any] = {"draft": str(draft), "prefill_chunk": CHUNK, "kv": "f32"}
     row = 2 * FIRST.n_kv_heads * FIRST.head_dim * 4
     n_full = len(FIRST.sliding) - N_SLIDING
-    for context in (CONTEXT, 4096):
-        planned = kv_bytes(open_engine(target, context=context, sessions=1, **options))
-        assert planned["draft KV cache"] == n_full * context * row
-        assert 0 <= planned["KV rings"] - N_SLIDING * RING * row < 1024  # page tables
     attention = gguf_files.write_model(tmp_path / "attention.gguf", Shape("qwen3", n_layers=4, tied=True))
-    planned = kv_bytes(open_engine(attention, context=4096, sessions=1, **options))
-    assert planned == {"draft KV cache": len(FIRST.sliding) * 4096 * row, "KV rings": 0}
-    details = {name: detail for name, _, detail, _ in open_engine(target, context=CONTEXT, **options).plan["entries"]}
-    assert details["KV rings"] == f"{N_SLIDING} layers keep {RING} rows each"
+    for path in (target, attention):
+        for context in (CONTEXT, 4096):
+            planned = kv_bytes(open_engine(path, context=context, sessions=1, **options))
+            assert planned == {
+                "draft KV cache": n_full * context * row,
+                "KV windows": N_SLIDING * WINDOW * 64 * row,
+            }
+    entries = open_engine(target, context=CONTEXT, sessions=1, **options).plan["entries"]
+    details = {name: detail for name, _, detail, _ in entries}
+    assert details["KV windows"] == f"{N_SLIDING} layers keep the newest tokens, {WINDOW * 64} of all sessions"
