@@ -41,6 +41,13 @@ class DeviceLink {
   // Copies `bytes` bytes at x on the sender to `to` on the receiver, between the work sent to the streams before and
   // after. x may be overwritten by the sender's next work.
   void send(void* to, const void* x, size_t bytes);
+  // Appends all further copies to a list instead of sending them; null: sends them.
+  struct Copy {
+    void* to;
+    const void* x;
+    size_t bytes;
+  };
+  void record(std::vector<Copy>* copies) { recorded_ = copies; }
 
  private:
   static constexpr int kBuffers = 2;
@@ -63,6 +70,7 @@ class DeviceLink {
   std::string why_;  // the path is not kPeer
   std::vector<Slot> slots_;
   unsigned n_sent_ = 0;
+  std::vector<Copy>* recorded_ = nullptr;  // set by record(); else null
 };
 
 }  // namespace lb

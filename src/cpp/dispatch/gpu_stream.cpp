@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/graph.h"
 #include "dispatch/device_link.h"
 #include "dispatch/rank_group.h"
 #include "dispatch/staged_experts.h"
@@ -17,7 +16,7 @@ namespace lb {
 namespace {
 
 struct RecordedGraph final : Recording {
-  explicit RecordedGraph(gpu::Capture& capture) : graph(capture) {}
+  explicit RecordedGraph(gpu::Graph graph) : graph(std::move(graph)) {}
   gpu::Graph graph;
 };
 
@@ -121,20 +120,19 @@ void GpuStream::pace() {
 void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }
 
 void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) {
-  if (timer_ != nullptr || !pack_->device().info().has_graphs) return work();
+  if (!can_record()) return work();
   ++n_slot_changes_;
   if (recording == nullptr) {
-    gpu::Capture capture(queue());
-    struct Flag {
-      bool& is_set;
-      explicit Flag(bool& flag) : is_set(flag) { is_set = true; }
-      ~Flag() { is_set = false; }
-    } capturing(is_capturing_);
+    Recorder recorder(*this);
     work();
-    flush();
-    recording = std::make_unique<RecordedGraph>(capture);
+    recording = std::make_unique<RecordedGraph>(recorder.finish());
   }
   static_cast<RecordedGraph&>(*recording).graph.launch(queue());
+}
+
+gpu::Graph GpuStream::Recorder::finish() {
+  stream_.flush();
+  return gpu::Graph(capture_);
 }
 
 // Keeps the device busy filling the returned buffer while the host sends the launches to be timed. Otherwise the device

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "device/graph.h"
 #include "device/memory.h"
 #include "dispatch/kernel_timer.h"
 #include "dispatch/lent_memory.h"
@@ -71,6 +72,22 @@ class GpuStream final : public Stream {
   void wait() override;
   void pace() override;
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
+  // replay() in parts, for several streams that are recorded together (LinkedStreams). Records the ops sent until
+  // finish() instead of running them.
+  class Recorder {
+   public:
+    explicit Recorder(GpuStream& stream) : stream_(stream), capture_(stream.queue()) { stream.is_capturing_ = true; }
+    ~Recorder() { stream_.is_capturing_ = false; }
+    Recorder(const Recorder&) = delete;
+    Recorder& operator=(const Recorder&) = delete;
+    gpu::Graph finish();
+
+   private:
+    GpuStream& stream_;
+    gpu::Capture capture_;
+  };
+  // False while kernels are timed, and where the driver has no graphs.
+  bool can_record() const { return timer_ == nullptr && pack_->device().info().has_graphs; }
   void run_mixture(const MixtureLayer& layer) override;
 
   // The ranks of which this stream is one: wait() and download() check that none has failed. null: none.
@@ -236,7 +253,7 @@ class GpuStream final : public Stream {
   std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
   std::optional<Arrival> arrival_;         // not yet sent
   RankGroup* ranks_ = nullptr;
-  bool is_capturing_ = false;     // replay() records
+  bool is_capturing_ = false;     // a Recorder records
   unsigned n_slot_changes_ = 0;   // ops and replays that may have moved experts between slots
   bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
   bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it

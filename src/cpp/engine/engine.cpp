@@ -226,9 +226,12 @@ void Engine::link_shards() {
   for (const auto& shard : shards_)
     if (n_shards() > 1) streams.push_back(static_cast<GpuStream*>(&shard->stream()));
   if (has_draft_shard()) links_.emplace_back(*streams[1], *streams[0], tap_bytes(models_, options_));
-  if (is_split_by_layers())
+  if (is_split_by_layers()) {
     for (size_t i = 0; i + 1 < streams.size(); ++i)
       links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_));
+    token_link_.emplace(*streams.back(), *streams.front(), step_token_bytes());
+    linked_streams_.emplace(streams, links_);
+  }
   if (!is_split_by_tensors()) return;
   ranks_ = std::make_unique<RankGroup>(streams, exchange_values(rank_models_[0], options_));
   for (int i = 0; i < n_shards(); ++i) {

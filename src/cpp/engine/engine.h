@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/device_link.h"
+#include "dispatch/linked_streams.h"
 #include "engine/device_tower.h"
 #include "engine/image_store.h"
 #include "engine/memory_plan.h"
@@ -165,6 +166,12 @@ class Engine {
   void head_on(int shard, const PassBuffers& buffers, int row, int rows, float* logits) const;
   // The streams of all ranks.
   std::vector<Stream*> rank_streams() const;
+  // The streams of all shards of a model that is split by layers.
+  const LinkedStreams& linked_streams() const { return *linked_streams_; }
+  // Hands the input of a step from the last shard of a model that is split by layers, which chose it, to the first.
+  void hand_over_tokens(int32_t* to, const int32_t* from, int rows) const {
+    token_link_->send(to, from, rows * sizeof(int32_t));
+  }
   // Throws kIo if a file whose weights are used in place became shorter.
   void check_intact() const;
   // Memory promised to sessions, one per shard: each session keeps its share while it exists.
@@ -198,6 +205,8 @@ class Engine {
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<EngineTurn> turn_;
   mutable std::vector<DeviceLink> links_;               // from each shard to the next, or to the draft model's
+  mutable std::optional<DeviceLink> token_link_;        // from the last shard to the first, if split by layers
+  std::optional<LinkedStreams> linked_streams_;         // of all shards, if split by layers
   std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors
   std::vector<std::unique_ptr<Memory>> gather_memory_;  // each rank's share of the logits
   std::vector<std::unique_ptr<Promise>> promises_;

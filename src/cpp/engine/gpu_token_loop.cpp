@@ -38,8 +38,6 @@ struct StepStart {
   uint32_t keep_going;  // gpu::TokenBudget
 };
 
-// Rows of a step. By row (Engine::decodes_by_row) an unused second row makes it a skinny GEMM, with the sums of passes.
-constexpr int kMaxStepRows = 2;
 int step_rows(const EngineOptions& options) {
   return options.batch_invariant ? std::min(kMaxStepRows, PassBuffers::step_rows(options)) : 1;
 }
@@ -202,7 +200,7 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
                           {&ring->allowed, &ring->ended, &b.start->keep_going});
 }
 
-class GpuTokenLoop final : public TokenLoop {
+class GpuTokenLoop : public TokenLoop {
  public:
   GpuTokenLoop(const Engine& engine, SequenceState& state, int shard, std::span<const StepRing> rings)
       : engine_(engine),
@@ -295,7 +293,7 @@ class GpuTokenLoop final : public TokenLoop {
       mega_->step(started_);
     } else {
       if (mega_) finish_launch();
-      stream_.replay(graph_, [&] {
+      replay(graph_, [&] {
         run_forward();
         run_choice();
       });
@@ -304,7 +302,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step_only() override {
-    stream_.replay(forward_, [&] { run_forward(); });
+    replay(forward_, [&] { run_forward(); });
   }
 
   void choose(std::span<const uint32_t> mask) override {
@@ -365,6 +363,25 @@ class GpuTokenLoop final : public TokenLoop {
     is_walking_ = false;
     if (mega_) mega_->on_written(taken_);
   }
+
+ protected:
+  // Runs a step's forward pass.
+  virtual void run_forward() {
+    run_step(model_, workspace_, taps_, buffers_, engine_.options().activations, state_, stream_, shard_);
+  }
+  virtual void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) {
+    stream_.replay(recording, work);
+  }
+
+  const Engine& engine_;
+  const Model& model_;  // whose weights are on the shard
+  const Workspace& workspace_;
+  SequenceState& state_;
+  int shard_;
+  StepTaps taps_;
+  GpuStream& stream_;
+  std::unique_ptr<Memory> memory_;
+  Buffers buffers_;
 
  private:
   Buffers on(const Memory& memory) const {
@@ -456,10 +473,6 @@ class GpuTokenLoop final : public TokenLoop {
         &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
   }
 
-  void run_forward() {
-    run_step(model_, workspace_, taps_, buffers_, engine_.options().activations, state_, stream_, shard_);
-  }
-
   void run_choice() {
     stream_.run(sample_op(buffers_, model_.info().vocab, state_.capacity()), buffers_.scratch);
     stream_.run(next_token_op(buffers_, ring_, state_.numbers(shard_)));
@@ -497,15 +510,6 @@ class GpuTokenLoop final : public TokenLoop {
   }
   static constexpr int kSpins = 1 << 22;
 
-  const Engine& engine_;
-  const Model& model_;  // whose weights are on the shard
-  const Workspace& workspace_;
-  SequenceState& state_;
-  int shard_;
-  StepTaps taps_;
-  GpuStream& stream_;
-  std::unique_ptr<Memory> memory_;
-  Buffers buffers_;
   std::vector<float*> logits_;  // [shards] of buffers_; null on others
   gpu::Buffer ring_memory_;
   Ring* ring_;
@@ -518,6 +522,61 @@ class GpuTokenLoop final : public TokenLoop {
   uint32_t started_ = 0, taken_ = 0;
   bool is_walking_ = false;  // walking a tree: the number of tokens to come is unknown
   Sampled last_{};
+};
+
+// The loop of a model that is split by layers: the last shard chooses the tokens. The other shards take a step's inputs
+// in their pass buffers, which no other work writes before the step reads them.
+class LayerLoop final : public GpuTokenLoop {
+ public:
+  LayerLoop(const Engine& engine, SequenceState& state, std::span<const StepRing> rings)
+      : GpuTokenLoop(engine, state, engine.first_head_shard(), rings),
+        segments_(engine.n_shards()),
+        appends_(engine.n_shards()) {}
+
+  void place(int position) override {
+    GpuTokenLoop::place(position);
+    position_ = position;
+  }
+  void step() override {
+    send_inputs();
+    GpuTokenLoop::step();
+  }
+  void step_only() override {
+    send_inputs();
+    GpuTokenLoop::step_only();
+  }
+
+ private:
+  const PassBuffers& buffers_of(int shard) const { return engine_.buffers_of(shard, engine_.buffers()); }
+
+  void send_inputs() {
+    std::array<int32_t, 3 * kMaxStepRows> positions;
+    positions.fill(position_++);
+    for (int i = 0; i < shard_; ++i)
+      state_.stream_of(i).upload(buffers_of(i).positions, positions.data(), 3 * buffers_.rows * sizeof(int32_t));
+    engine_.hand_over_tokens(buffers_of(0).tokens, buffers_.tokens(), buffers_.rows);
+  }
+
+  void run_forward() override {
+    const size_t rows = buffers_.rows;
+    for (int i = 0; i <= shard_; ++i) {
+      const PassBuffers& own = buffers_of(i);
+      segments_[i] = {0, 1, {}, state_.n_past(i), &state_, i};
+      appends_[i] = {.tokens = {i < shard_ ? own.tokens : buffers_.tokens(), rows},
+                     .positions = {i < shard_ ? own.positions : buffers_.positions, 3 * rows},
+                     .segments = {&segments_[i], 1}};
+    }
+    engine_.forward(engine_.buffers(), appends_);
+    engine_.head_on(shard_, engine_.buffers(), 0, buffers_.rows, buffers_.logits);
+  }
+  void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override {
+    engine_.linked_streams().replay(recording, work);
+  }
+
+  // [shards] of a step
+  std::vector<Segment> segments_;
+  std::vector<Append> appends_;
+  int position_ = 0;  // of the next step
 };
 
 // The loops of all ranks of a model that is split by tensors. Every rank has all logits, and the same trees, so all
@@ -659,6 +718,7 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
 
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, std::span<const StepRing> rings) {
   if (engine.is_split_by_tensors()) return std::make_unique<RankLoops>(engine, state, rings);
+  if (engine.is_split_by_layers()) return std::make_unique<LayerLoop>(engine, state, rings);
   return std::make_unique<GpuTokenLoop>(engine, state, engine.first_target_shard(), rings);
 }
 

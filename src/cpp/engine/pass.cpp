@@ -64,17 +64,17 @@ int Pass::run(const Interrupted& interrupted) {
   try {
     begin_segments();
     start = Clock::now();
-    if (engine_.is_split_by_layers()) {  // no recording has rows that go from device to device
-      send(interrupted);
-      buffers_.stream->wait();
-    } else if (engine_.is_split_by_tensors()) {
+    const auto send_all = [&] { send(interrupted); };
+    if (engine_.is_split_by_tensors()) {
       const auto send_rank = [&](int rank) {
         engine_.forward_rank(rank, buffers_, appends(interrupted)[rank]);
         send_heads(rank);
       };
-      buffers_.recorded_passes.send(shape(), engine_.rank_streams(), [&] { send(interrupted); }, send_rank);
+      buffers_.recorded_passes.send(shape(), engine_.rank_streams(), send_all, send_rank);
+    } else if (engine_.is_split_by_layers()) {
+      buffers_.recorded_passes.send(shape(), engine_.linked_streams(), send_all);
     } else {
-      buffers_.recorded_passes.send(shape(), *buffers_.stream, [&] { send(interrupted); });
+      buffers_.recorded_passes.send(shape(), *buffers_.stream, send_all);
     }
     if (engine_.has_draft_shard()) engine_.forward_drafts(buffers_, appends(interrupted)[0]);
   } catch (...) {

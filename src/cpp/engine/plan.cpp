@@ -11,6 +11,7 @@
 #include "engine/plan_fit.h"
 #include "engine/shard.h"
 #include "engine/step_rows.h"
+#include "engine/token_loop.h"
 #include "engine/tree_memory.h"
 
 namespace lb {
@@ -58,8 +59,8 @@ struct EngineSizes {
                           : 0;
   }
   size_t step_rows() const { return step_row_bytes(models.draft.get(), device, *models.target, options); }
-  // The host samples the tokens of a model on several devices.
-  size_t loop() const { return part.n == 1 && part.has_target ? device.loop_bytes(*models.target, options) : 0; }
+  // The last device chooses the tokens of a model that is split by layers.
+  size_t loop() const { return part.is_last() && part.has_target ? device.loop_bytes(*models.target, options) : 0; }
   size_t scratch() const { return device.scratch_bytes(stream_needs(models, options, part)); }
 
   // Excluding the KV cache.
@@ -71,7 +72,8 @@ struct EngineSizes {
   size_t hand_over() const {
     if (models.target->is_slice()) return exchange_bytes(models, options);
     if (!part.has_draft) return DeviceLink::planned_bytes(tap_bytes(models, options));
-    return part.is_last() ? 0 : DeviceLink::planned_bytes(row_bytes(models, options));
+    if (part.n == 1) return 0;
+    return DeviceLink::planned_bytes(part.is_last() ? step_token_bytes() : row_bytes(models, options));
   }
   // Buffers that all sessions share.
   size_t shared() const { return scratch() + pass_buffers() + hand_over(); }
@@ -127,9 +129,10 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   add({
       {"activations", engine.pass_buffers() - logits, activations_detail(options)},
       {"hand-over", engine.hand_over(),
-       models.target->is_slice() ? "values on their way from the other devices"
-       : part.has_draft          ? "rows on their way to the next device"
-                                 : "rows on their way to the draft model"},
+       models.target->is_slice()        ? "values on their way from the other devices"
+       : !part.has_draft                ? "rows on their way to the draft model"
+       : part.is_last() && part.n > 1   ? "tokens on their way to the first device"
+                                        : "rows on their way to the next device"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
@@ -189,6 +192,8 @@ size_t row_bytes(const Models& models, const EngineOptions& options) {
   return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) *
          models.target->info().hidden;
 }
+
+size_t step_token_bytes() { return sizeof(int32_t) * kMaxStepRows; }
 
 size_t tap_bytes(const Models& models, const EngineOptions& options) {
   return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) * models.draft->tap_width();

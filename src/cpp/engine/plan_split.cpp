@@ -66,7 +66,9 @@ class LayerDivision {
       if (no_layers.is_first())
         for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
       if (no_layers.is_last()) {
-        fixed += options.sessions * TreeMemory::planned_bytes(models.target.get(), nullptr, options);
+        fixed += DeviceLink::planned_bytes(step_token_bytes()) +
+                 options.sessions * (TreeMemory::planned_bytes(models.target.get(), nullptr, options) +
+                                     device.loop_bytes(*models.target, options));
       } else {
         fixed += DeviceLink::planned_bytes(row_bytes(models, options));
       }
@@ -188,6 +190,7 @@ MemoryPlan settle(std::span<const Models* const> models, std::span<const Network
 SplitPlan split_layers(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
                        VisionTower* tower) {
   check_supported(models, devices, options);
+  options.decode_path = DecodePath::kGraph;
   const std::vector<int> bounds = divide(models, devices, options, tower);
   const int n = static_cast<int>(devices.size());
   SplitPlan split;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "dispatch/linked_streams.h"
 #include "ops/stream.h"
 
 namespace lb {
@@ -20,6 +21,7 @@ class RecordedAppends {
 
   // `work` must send an append that depends only on `shape` and on the contents of the stream's memory.
   void send(std::span<const uint64_t> shape, Stream& stream, const std::function<void()>& work);
+  void send(std::span<const uint64_t> shape, const LinkedStreams& streams, const std::function<void()>& work);
   // The same for the ranks of a model: work() sends the append to all streams, of_rank(i) to streams[i] alone.
   void send(std::span<const uint64_t> shape, std::span<Stream* const> streams, const std::function<void()>& work,
             const std::function<void(int)>& of_rank);
@@ -27,8 +29,11 @@ class RecordedAppends {
  private:
   struct Recorded {
     std::vector<uint64_t> shape;
-    std::vector<std::unique_ptr<Recording>> recordings;  // one per stream
+    std::vector<std::unique_ptr<Recording>> recordings;  // one per stream; linked streams have one
   };
+  // The recordings of a shape; null on its first use.
+  Recorded* find(std::span<const uint64_t> shape, size_t n_recordings);
+
   std::vector<Recorded> recorded_;  // most recent first
 };
 

@@ -14,7 +14,6 @@ namespace {
 std::unique_ptr<TokenLoop> make_loop(Timeline& timeline) {
   const std::lock_guard lock(timeline.turn());
   const Engine& engine = timeline.engine();
-  if (engine.is_split_by_layers()) return nullptr;
   return engine.backend().make_loop(engine, timeline.state(), timeline.step_rings());
 }
 

@@ -33,10 +33,15 @@ Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
     Carver carver(*reserved_.emplace_back(timeline_.state().stream_of(i).reserve(bytes)));
     memory_[i] = TreeMemory(carver, target, draft, engine.options());
   }
-  for (const TreeMemory& memory : memory_) logits_.push_back(memory.logits);
-  if (!engine.is_split_by_layers())
-    for (const TreeMemory& memory : memory_)
-      inputs_.push_back({memory.tree->tokens, memory.positions, memory.tree->parents, memory.tree->ancestors});
+  for (int i = 0; i < engine.n_shards(); ++i) {
+    const TreeMemory& memory = memory_[i];
+    const PassBuffers& own = engine.buffers_of(i, engine.buffers());
+    logits_.push_back(memory.logits);
+    inputs_.push_back(
+        memory.tree == nullptr
+            ? Timeline::RowInputs{own.tokens, own.positions, own.parents, own.ancestors}
+            : Timeline::RowInputs{memory.tree->tokens, memory.positions, memory.tree->parents, memory.tree->ancestors});
+  }
   if (engine.draft_model() != nullptr) drafters_.model = std::make_unique<ModelDrafter>(timeline_, memory_);
 }
 
@@ -207,7 +212,7 @@ void Speculator::fill(int shard, const Timeline::RowInputs& to) {
   const int start = timeline_.text_position(timeline_.state().n_tokens());
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < draft.rows; ++r) positions[axis * draft.rows + r] = start + draft.depths[r];
-  if (Draft* tree = memory_[shard].tree; tree != nullptr && to.tokens == tree->tokens) {
+  if (Draft* tree = memory_[shard].tree; tree != nullptr) {
     stream.upload(tree, &draft, sizeof draft);
   } else {
     stream.upload(to.tokens, draft.tokens, draft.rows * sizeof *draft.tokens);

@@ -150,8 +150,8 @@ class Speculator {
   std::vector<TreeMemory> memory_;                 // [shards]; empty memory on shards that neither compute logits nor
                                                    // draft
   std::vector<float*> logits_;                     // of memory_; empty if the engine does not draft
-  // Addresses in memory_: a tree's inputs are in session-owned memory so that a GPU can grow the tree in place. Empty
-  // where the layers are on several devices, where no tree grows.
+  // Addresses in memory_: a tree's inputs are in session-owned memory so that a GPU can grow the tree in place. On
+  // shards without such memory the addresses are the pass buffers'.
   std::vector<Timeline::RowInputs> inputs_;
   std::vector<VerifiedTree> verified_;  // of verified_trees(), kept so that a step allocates nothing
   std::optional<DraftPlanner> planner_;

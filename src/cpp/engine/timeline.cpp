@@ -176,14 +176,16 @@ void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interr
   const auto send_rank = [&](int rank) { engine_->forward_rank(rank, buffers, appends_[rank]); };
   try {
     for (int i = 0; i < n_shards; ++i) fill(i, inputs_[i]);
-    // A recording has neither copies from or to the host nor rows that go from device to device.
+    // A recording has no copies from or to the host.
     const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();
-    const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty() && !engine_->is_split_by_layers();
+    const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty();
     const std::array<uint64_t, 3> shape{n, rows.is_tree, !rows.inputs.empty()};
     if (!is_recordable) {
       send();
     } else if (engine_->is_split_by_tensors()) {
       recorded_.send(shape, engine_->rank_streams(), send, send_rank);
+    } else if (engine_->is_split_by_layers()) {
+      recorded_.send(shape, engine_->linked_streams(), send);
     } else {
       recorded_.send(shape, *buffers.stream, send);
     }
@@ -341,6 +343,8 @@ void Timeline::begin_step(NumbersFrom from) {
   state_.reach_ahead();
   if (from == NumbersFrom::kDevice) {
     state_.begin_next();
+    // Only the shards that choose tokens count up.
+    for (int i = engine_->first_target_shard(); i < engine_->first_head_shard(); ++i) state_.send_numbers(i);
   } else {
     state_.begin_append(1, false);
   }

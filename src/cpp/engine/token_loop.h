@@ -1,6 +1,5 @@
 // TokenLoop: decoding with the sampler on the device. A step ends by choosing a token, which is the next step's input,
-// so the host only reads results. Without a token loop (on the CPU, or on several devices) the host samples from
-// logits.
+// so the host only reads results. Without a token loop (on the CPU) the host samples from logits.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,9 @@
 #include "sampling/sampler.h"
 
 namespace lb {
+
+// Rows of a step. By row (Engine::decodes_by_row) an unused second row makes it a skinny GEMM, with the sums of passes.
+inline constexpr int kMaxStepRows = 2;
 
 // Times at which a megakernel block began a step, had its inputs and finished, in nanoseconds of one clock.
 struct StepTime {

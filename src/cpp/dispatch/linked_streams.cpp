@@ -1,0 +1,46 @@
+#include "dispatch/linked_streams.h"
+
+#include <algorithm>
+#include <deque>
+
+namespace lb {
+namespace {
+
+struct LinkedGraphs final : Recording {
+  struct Stage {
+    gpu::Graph graph;
+    std::vector<DeviceLink::Copy> copies;  // to the next stream
+  };
+  std::vector<Stage> stages;
+};
+
+}  // namespace
+
+void LinkedStreams::replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) const {
+  if (!std::ranges::all_of(streams_, &GpuStream::can_record)) return work();
+  if (recording == nullptr) recording = record(work);
+  const auto& stages = static_cast<const LinkedGraphs&>(*recording).stages;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    stages[i].graph.launch(streams_[i]->queue());
+    for (const auto& [to, x, bytes] : stages[i].copies) links_[i].send(to, x, bytes);
+  }
+}
+
+std::unique_ptr<Recording> LinkedStreams::record(const std::function<void()>& work) const {
+  std::vector<std::vector<DeviceLink::Copy>> copies(streams_.size());
+  struct RecordedLinks {
+    std::span<DeviceLink> links;
+    ~RecordedLinks() {
+      for (DeviceLink& link : links) link.record(nullptr);
+    }
+  } recorded{links_};
+  std::deque<GpuStream::Recorder> recorders;
+  for (GpuStream* stream : streams_) recorders.emplace_back(*stream);
+  for (size_t i = 0; i < links_.size(); ++i) links_[i].record(&copies[i]);
+  work();
+  auto graphs = std::make_unique<LinkedGraphs>();
+  for (size_t i = 0; i < streams_.size(); ++i) graphs->stages.push_back({recorders[i].finish(), std::move(copies[i])});
+  return graphs;
+}
+
+}  // namespace lb
