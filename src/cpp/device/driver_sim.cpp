@@ -244,8 +244,7 @@ struct Stream {
 
 struct Event {
   std::chrono::steady_clock::time_point time;
-  bool recorded = false;
-  std::atomic<int> pending = 0;  // recordings that a stream's thread has not reached
+  std::atomic<uint32_t> n_recorded = 0, n_reached = 0;  // recordings: sent; reached by the stream
 };
 
 Status submit(Handle stream, Work work) {
@@ -286,6 +285,11 @@ template <class T>
 Status create(Handle* handle, unsigned) {
   *handle = new T;
   return 0;
+}
+
+Status event_destroy(Handle event) {
+  SimThread::finish_all();
+  return destroy<Event>(event);
 }
 
 Status copy(void* to, const void* from, size_t bytes, Handle stream) {
@@ -330,32 +334,38 @@ Status launch_host(Handle stream, void (*function)(void*), void* argument) {
   });
 }
 
-Status wait_for(Event& event) {
-  for (int pending = event.pending; pending != 0; pending = event.pending) event.pending.wait(pending);
+Status wait_for(Event& event, uint32_t n) {
+  for (uint32_t reached = event.n_reached; int32_t(reached - n) < 0; reached = event.n_reached)
+    event.n_reached.wait(reached);
   return 0;
 }
 
-Status event_synchronize(Handle event) { return wait_for(*static_cast<Event*>(event)); }
+Status event_synchronize(Handle event) {
+  auto& e = *static_cast<Event*>(event);
+  return wait_for(e, e.n_recorded);
+}
 
+// Waits for the newest recording, not for those that follow.
 Status stream_wait(Handle stream, Handle event, unsigned) {
-  return submit(stream, [e = static_cast<Event*>(event)] { return wait_for(*e); });
+  auto* e = static_cast<Event*>(event);
+  return submit(stream, [e, n = e->n_recorded.load()] { return wait_for(*e, n); });
 }
 
 Status event_record(Handle event, Handle stream) {
   if (static_cast<Stream*>(stream)->capture) return failed(kIllegalState, "a graph has no events here");
   auto* e = static_cast<Event*>(event);
-  ++e->pending;
+  ++e->n_recorded;
   return submit(stream, [e] {
     e->time = std::chrono::steady_clock::now();
-    e->recorded = true;
-    if (--e->pending == 0) e->pending.notify_all();
+    ++e->n_reached;
+    e->n_reached.notify_all();
     return 0;
   });
 }
 
 Status event_elapsed(float* ms, Handle from, Handle to) {
   const Event &a = *static_cast<Event*>(from), &b = *static_cast<Event*>(to);
-  if (!a.recorded || !b.recorded) return failed(kInvalidHandle, "an event was never recorded");
+  if (a.n_reached == 0 || b.n_reached == 0) return failed(kInvalidHandle, "an event was never recorded");
   *ms = std::chrono::duration<float, std::milli>(b.time - a.time).count();
   return 0;
 }
@@ -571,7 +581,7 @@ void bind_streams_and_graphs(Driver& d) {
   d.stream_query = {"stream_query", finish};
   d.stream_wait = {"stream_wait", stream_wait};
   d.event_create = {"event_create", create<Event>};
-  d.event_destroy = {"event_destroy", destroy<Event>};
+  d.event_destroy = {"event_destroy", event_destroy};
   d.event_synchronize = {"event_synchronize", event_synchronize};
   d.event_record = {"event_record", event_record};
   d.event_elapsed = {"event_elapsed", event_elapsed};

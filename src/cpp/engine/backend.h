@@ -46,7 +46,7 @@ struct StreamNeeds {
   bool one_order = false;  // products of few rows, on a GPU (GpuStream)
   bool is_sparse = false;  // block-sparse attention of prompts
   int score_rows = 0;      // of KeyScores; 0: none
-  bool is_rank = false;    // the stream exchanges values with streams of other devices
+  bool has_peers = false;  // the stream exchanges values with streams of other devices
 };
 
 // A request for block-sparse attention, and the option that made it.

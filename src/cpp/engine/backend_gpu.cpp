@@ -219,7 +219,7 @@ class GpuBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
     using Runner = gpu::Queue::Runner;
     return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_, needs.one_order,
-                                       needs.is_rank ? Runner::kOwnThread : Runner::kCaller);
+                                       needs.has_peers ? Runner::kOwnThread : Runner::kCaller);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                        std::span<const StepRing> rings) const override {

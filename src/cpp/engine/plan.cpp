@@ -129,10 +129,10 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   add({
       {"activations", engine.pass_buffers() - logits, activations_detail(options)},
       {"hand-over", engine.hand_over(),
-       models.target->is_slice()        ? "values on their way from the other devices"
-       : !part.has_draft                ? "rows on their way to the draft model"
-       : part.is_last() && part.n > 1   ? "tokens on their way to the first device"
-                                        : "rows on their way to the next device"},
+       models.target->is_slice()      ? "values on their way from the other devices"
+       : !part.has_draft              ? "rows on their way to the draft model"
+       : part.is_last() && part.n > 1 ? "tokens on their way to the first device"
+                                      : "rows on their way to the next device"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
@@ -185,7 +185,7 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options, con
           .activations = options.activations,
           .one_order = options.batch_invariant,
           .is_sparse = options.sparse_prefill > 0,
-          .is_rank = models.target->is_slice()};
+          .has_peers = models.target->is_slice() || part.n > 1};
 }
 
 size_t row_bytes(const Models& models, const EngineOptions& options) {
