@@ -276,6 +276,10 @@ int32_t Decode::take() {
   return token;
 }
 
+void Decode::wait_for_choice() {
+  if (has_untaken_choice()) guard([&] { loop_->await(); });
+}
+
 // --- plain steps
 
 // A step is an append of one row; follow() commits it or rest() rejects it.

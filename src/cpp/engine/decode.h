@@ -62,6 +62,9 @@ class Decode {
   // None if the choice has already started or the session runs ahead.
   std::optional<TokenLoop::RowChoice> choice_of_row(const Sampler& sampler);
 
+  // Waits until the device has chosen the next token, if it has begun to.
+  void wait_for_choice();
+
   // Forgets all tokens, after results were lost.
   void lose();
   // Runs work that reads results of steps. If a step was lost, the state is unknown and the timeline is emptied.

@@ -318,6 +318,10 @@ class GpuTokenLoop : public TokenLoop {
     is_walking_ = other.is_walking_;
   }
 
+  void await() override {
+    if (taken_ != started_ || is_walking_) wait(taken_);
+  }
+
   int32_t take() override {
     LB_ASSERT(taken_ != started_ || is_walking_);
     wait(taken_);
@@ -627,6 +631,7 @@ class RankLoops final : public TokenLoop {
   void choose(std::span<const uint32_t> mask) override {
     for (const auto& loop : loops_) loop->choose(mask);
   }
+  void await() override { last().await(); }
   int32_t take() override {
     const auto skip = [&] {
       for (size_t rank = 0; rank + 1 < loops_.size(); ++rank) loops_[rank]->skip(last());

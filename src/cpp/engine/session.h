@@ -42,6 +42,9 @@ class Session {
            const BetweenLayers& between_layers = {});
   // Waits until the device has completed all work sent to it.
   void wait() { timeline_.wait(); }
+  // Waits until the device has chosen the token that sample() returns next, if it has begun to. Unlike wait(), it does
+  // not wait for other sessions' passes.
+  void wait_for_choice() { decode_.wait_for_choice(); }
   // [vocab] logits of the last token; valid between sync() and sample().
   std::span<const float> logits() {
     check_not_lost();

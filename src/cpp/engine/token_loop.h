@@ -88,7 +88,9 @@ class TokenLoop {
   // step() without the choice. The host computes the mask meanwhile; choose() then sends it.
   virtual void step_only() = 0;
   virtual void choose(std::span<const uint32_t> mask) = 0;
-  // Waits for the oldest token not yet taken. Throws when its logits are not finite.
+  // Waits for the oldest token not yet taken, if there is one. The caller need not have the turn.
+  virtual void await() = 0;
+  // Waits for the oldest token not yet taken and takes it. Throws when its logits are not finite.
   virtual int32_t take() = 0;
   // Log probabilities of the last token taken. Throws if the sampler was made for fewer than n_top.
   virtual Logprobs logprobs(int n_top) const = 0;
