@@ -42,6 +42,21 @@ def test_appends_are_those_of_sync(n: int, boundaries: list[int], chunk: int) ->
         assert end % chunk == 0 or end == n or (end % PAGE == 0 and end - start >= max(PAGE, chunk // 4))
 
 
+@given(st.integers(1, 5000), POSITIONS, CHUNKS, st.booleans())
+def test_syncs_have_the_same_appends(n: int, boundaries: list[int], chunk: int, keeps_states: bool) -> None:
+    """A sync over several appends cuts them at multiples of the chunk, and stops at each stored state."""
+    plan = Plan(np.zeros(n, np.int32), boundaries, chunk)
+    ends, syncs = list(plan.ends), list(plan.sync_ends(0, 8, keeps_states=keeps_states))
+    assert list(plan.sync_ends(0, 1, keeps_states=keeps_states)) == ends
+    appends = []
+    for start, end in itertools.pairwise((0, *syncs)):
+        appends += [*range((start // chunk + 1) * chunk, end, chunk), end]
+        assert sum(start < one <= end for one in ends) <= 8
+    assert appends == ends
+    states = {one.end for one in plan.segments(n) if one.keeps_state}
+    assert not keeps_states or states <= set(syncs)
+
+
 @given(st.integers(0, 5000), st.integers(0, 5000), POSITIONS, CHUNKS)
 def test_what_follows_moves_nothing(n: int, more: int, boundaries: list[int], chunk: int) -> None:
     longer = append_ends(n + more, boundaries, chunk)

@@ -101,6 +101,12 @@ class Engine:
     def info(self) -> dict: ...
 
     @property
+    def n_stages(self) -> int:
+        """
+        Devices that compute one after the other, each its layers; 1: a device, or devices that compute together.
+        """
+
+    @property
     def links(self) -> list[str]:
         """
         How rows get from each device of a split model to the next: "peer", or "host: ..." with the reason.
@@ -317,6 +323,11 @@ class Session:
     def wait(self) -> None:
         """Waits until the device has finished all work sent to it."""
 
+    def wait_for_choice(self) -> None:
+        """
+        Waits until the device has chosen the token that sample() returns next, if it has begun to.
+        """
+
     def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """Logits of the last token, after sync()."""
 
@@ -391,6 +402,10 @@ class Session:
     @property
     def step_rows(self) -> int:
         """Maximum rows of an append between the layers of a prompt's chunk."""
+
+    @property
+    def n_stages(self) -> int:
+        """Engine.n_stages"""
 
     @property
     def prefill_chunk(self) -> int:

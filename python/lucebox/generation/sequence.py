@@ -14,7 +14,7 @@ from lucebox.generation.decode import DecodeLoop, End
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.mask_ahead import MaskAhead
 from lucebox.generation.parsed_text import ParsedText
-from lucebox.generation.prefix_cache import PrefixCache, turn_ends
+from lucebox.generation.prefix_cache import PrefixCache, chunks_together, turn_ends
 from lucebox.generation.prompt_scores import scored_prefill
 from lucebox.generation.request import Embedded, Finished, GenerationRequest, Scored, Sink, Started
 from lucebox.results import DraftCounts, ExpertCounts, Timings, Usage
@@ -48,6 +48,8 @@ class Sequence:
         """Engine time charged at the start."""
         self.turn_began = self.others_s = 0.0
         """Start of the current chunk, and the time of other sequences' turns within it."""
+        self.pass_number = 0
+        """Number of the scheduler's last pass with this sequence, where sequences decode in groups."""
         self.queue_s: float | None = None
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -159,7 +161,8 @@ class Sequence:
         if self.request.embedding is not None:
             return max(map(len, self.request.embedding.texts))
         if self.is_prefilling:
-            return min(self._n_done + self.session.prefill_chunk, self.n_prompt, self.session.context)
+            rows = self.session.prefill_chunk * chunks_together(self.session)
+            return min(self._n_done + rows, self.n_prompt, self.session.context)
         return min(self.n_prompt + self.n_generated, self.session.context)
 
     @property

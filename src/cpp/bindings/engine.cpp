@@ -230,6 +230,9 @@ void bind_engine(nb::module_& m) {
           "The options, with every default resolved.")
       .def_prop_ro("info", &info_of)
       .def_prop_ro(
+          "n_stages", &Engine::n_stages,
+          "Devices that compute one after the other, each its layers; 1: a device, or devices that compute together.")
+      .def_prop_ro(
           "links", &Engine::links,
           "How rows get from each device of a split model to the next: \"peer\", or \"host: ...\" with the reason.")
       .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })

@@ -115,6 +115,8 @@ void bind_decode(Class& session) {
           "Milliseconds of a plain token, measured on this session, which is empty and does not draft.")
       .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
            "Waits until the device has finished all work sent to it.")
+      .def("wait_for_choice", &Session::wait_for_choice, nb::call_guard<nb::gil_scoped_release>(),
+           "Waits until the device has chosen the token that sample() returns next, if it has begun to.")
       .def(
           "logits",
           [](Session& s) {
@@ -252,6 +254,8 @@ void bind_pages(Class& session) {
       .def_prop_ro(
           "step_rows", [](const Session& s) { return s.engine().buffers().max_rows; },
           "Maximum rows of an append between the layers of a prompt's chunk.")
+      .def_prop_ro(
+          "n_stages", [](const Session& s) { return s.engine().n_stages(); }, "Engine.n_stages")
       .def_prop_ro(
           "prefill_chunk", [](const Session& s) { return s.engine().options().prefill_chunk; },
           "Rows of a prefill chunk: sync() cuts a prompt into appends at its multiples.")

@@ -42,11 +42,11 @@ std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Mode
 // The plan of the model and its tower. vision_device: the tower's own; null: it is on the model's first device.
 SplitPlan plan_of(const OpenModels& opened, std::span<const DeviceSizes* const> devices,
                   const DeviceSizes* draft_device, const DeviceSizes* vision_device, EngineOptions& options,
-                  VisionTower* tower) {
-  if (vision_device == nullptr) return make_split_plan(opened, devices, draft_device, options, tower);
+                  VisionTower* tower, bool has_own_chunk) {
+  if (vision_device == nullptr) return make_split_plan(opened, devices, draft_device, options, tower, has_own_chunk);
   LB_CHECK(tower != nullptr, kInvalid, "vision_device = ", vision_device->name(), " is for a vision tower, and ",
            opened.file.path, " is loaded without one. Use mmproj, or no vision_device");
-  SplitPlan split = make_split_plan(opened, devices, draft_device, options, nullptr);
+  SplitPlan split = make_split_plan(opened, devices, draft_device, options, nullptr, has_own_chunk);
   split.plan.vision.push_back(make_tower_plan(*tower, *vision_device, options));
   return split;
 }
@@ -444,23 +444,24 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
     for (int i = 0; i < n_shards(); ++i) send_draft_rows(i, buffers_of(i, buffers), appends[i]);
     return check_intact();
   }
-  const int rows = static_cast<int>(appends[0].tokens.size());
-  for (int i = first_target_shard(); i < n_shards(); ++i) {
-    const PassBuffers& own = buffers_of(i, buffers);
-    Append append = appends[i];
-    append.outputs = draft_taps(i, own);
-    std::function<void()> receive;
-    if (i > first_target_shard())
-      receive = [&] {
-        links_[i - 1].hand_over(own.workspace.x, buffers_of(i - 1, buffers).workspace.x,
-                                sizeof(float) * rows * model().info().hidden,
-                                model().next_norm(shards_[i - 1]->part()));
-      };
-    models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps,
-                            receive);
-  }
+  for (int i = first_target_shard(); i < n_shards(); ++i) begin_part(i, buffers, appends[i], taps)->finish();
   send_draft_rows(n_shards() - 1, buffers, appends.back());
   check_intact();
+}
+
+std::unique_ptr<Model::PartPass> Engine::begin_part(int shard, const PassBuffers& buffers, const Append& append,
+                                                    const Taps* taps) const {
+  const PassBuffers& own = buffers_of(shard, buffers);
+  Append tapped = append;
+  tapped.outputs = draft_taps(shard, own);
+  std::function<void()> receive;
+  if (shard > first_target_shard())
+    receive = [&own, &from = buffers_of(shard - 1, buffers), shard, rows = append.tokens.size(), this] {
+      links_[shard - 1].hand_over(own.workspace.x, from.workspace.x, sizeof(float) * rows * model().info().hidden,
+                                  model().next_norm(shards_[shard - 1]->part()));
+    };
+  return std::make_unique<Model::PartPass>(*models_.target, shards_[shard]->part(), tapped, own.workspace,
+                                           options_.activations, *own.stream, taps, std::move(receive));
 }
 
 LayerOutputs Engine::draft_taps(int shard, const PassBuffers& buffers) const {
@@ -515,11 +516,12 @@ int Engine::max_pass_rows() const {
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices,
                         const DeviceSizes* draft_device, const DeviceSizes* vision_device) {
+  const bool has_own_chunk = options.prefill_chunk == 0;
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   const auto tower = open_tower(options, *opened.models.target, vision_device ? *vision_device : *devices[0]);
-  return plan_of(opened, devices, draft_device, vision_device, options, tower.get()).plan;
+  return plan_of(opened, devices, draft_device, vision_device, options, tower.get(), has_own_chunk).plan;
 }
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
@@ -542,6 +544,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   std::ranges::sort(opening, std::less<>{});
   LB_CHECK(std::ranges::adjacent_find(opening) == opening.end(), kInvalid,
            "a device is named twice among the devices of ", path, ". Name each device once");
+  const bool has_own_chunk = options.prefill_chunk == 0;
   resolve(options, *devices[0]);
   OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
@@ -549,7 +552,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   for (std::mutex* one : opening) locks.emplace_back(*one);
   const std::shared_ptr<const Backend> tower_backend = vision_backend ? std::move(vision_backend) : backends[0];
   auto tower = open_tower(options, *opened.models.target, tower_backend->sizes());
-  SplitPlan plan = plan_of(opened, devices, draft_device, vision_device, options, tower.get());
+  SplitPlan plan = plan_of(opened, devices, draft_device, vision_device, options, tower.get(), has_own_chunk);
   if (plan.drafter) backends.insert(backends.begin(), std::move(draft_backend));
   opened.models.target->set_context(options.context);
   for (const Models& rank : plan.ranks) rank.target->set_context(options.context);

@@ -122,6 +122,9 @@ class Engine {
   int first_target_shard() const { return has_draft_shard() ? 1 : 0; }
   // Whether each shard has some of the layers.
   bool is_split_by_layers() const { return shards_.size() > 1 && rank_models_.empty() && !has_draft_shard(); }
+  // Devices that compute one after the other, each its layers. They have work at the same time if there are as many
+  // chunks of a prompt, or passes, in flight.
+  int n_stages() const { return is_split_by_layers() ? n_shards() : 1; }
   // Whether each shard, a rank, has a part of every layer. All ranks run the same ops.
   bool is_split_by_tensors() const { return !rank_models_.empty(); }
   // The model whose weights are on this shard: a rank's slice, or the model.
@@ -155,6 +158,9 @@ class Engine {
   // appends: the append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory
   // there. While one device computes a chunk of a prompt, the previous device may compute the next chunk.
   void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
+  // The part of forward() on one shard of a model on several devices by layers, after that of the shard before it.
+  std::unique_ptr<Model::PartPass> begin_part(int shard, const PassBuffers& buffers, const Append& append,
+                                              const Taps* taps = nullptr) const;
   // forward() on one rank, as part of a recording.
   void forward_rank(int rank, const PassBuffers& buffers, const Append& append) const;
   // Call after forward() and with its append on the first shard: computes the draft model's rows if that shard has it.

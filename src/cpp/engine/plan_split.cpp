@@ -265,7 +265,7 @@ SplitPlan split_drafts(const OpenModels& opened, Devices devices, const DeviceSi
 }  // namespace
 
 SplitPlan make_split_plan(const OpenModels& opened, Devices devices, const DeviceSizes* draft_device,
-                          EngineOptions& options, VisionTower* tower) {
+                          EngineOptions& options, VisionTower* tower, bool has_own_chunk) {
   const Models& models = opened.models;
   const size_t file_bytes = opened.file_bytes();
   const std::vector<int>& shares = options.split.shares;
@@ -281,8 +281,9 @@ SplitPlan make_split_plan(const OpenModels& opened, Devices devices, const Devic
   LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
            " read keys and values of other layers, or inputs of their own, which models on several devices (",
            names_of(devices), ") do not support. Name one device");
-  return options.split.mode == SplitChoice::Mode::kTensor ? split_tensors(opened, devices, options, tower)
-                                                          : split_layers(models, devices, file_bytes, options, tower);
+  if (options.split.mode == SplitChoice::Mode::kTensor) return split_tensors(opened, devices, options, tower);
+  if (has_own_chunk) options.prefill_chunk = std::min(options.prefill_chunk, kStagedChunk);
+  return split_layers(models, devices, file_bytes, options, tower);
 }
 
 }  // namespace lb

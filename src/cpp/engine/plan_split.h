@@ -24,8 +24,15 @@ struct SplitPlan {
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: on the first device;
 // null without images. Throws like make_plan(). options.split = tensor: a slice of the model and a whole draft model on
-// every device, which decodes with graphs. draft_device: for the draft model; null: where the model is.
+// every device, which decodes with graphs. draft_device: for the draft model; null: where the model is. has_own_chunk:
+// options.prefill_chunk is the first device's; layers on several devices then take at most kStagedChunk rows.
 SplitPlan make_split_plan(const OpenModels& opened, std::span<const DeviceSizes* const> devices,
-                          const DeviceSizes* draft_device, EngineOptions& options, VisionTower* tower);
+                          const DeviceSizes* draft_device, EngineOptions& options, VisionTower* tower,
+                          bool has_own_chunk);
+
+// Rows of a chunk of a prompt that one device after the other computes. Devices compute at the same time once there are
+// as many chunks as devices, so shorter chunks start sooner; on an H200 a 27B computes 512 rows at 95 % of the speed of
+// 2,048.
+inline constexpr int kStagedChunk = 512;
 
 }  // namespace lb

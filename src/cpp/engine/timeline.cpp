@@ -41,6 +41,10 @@ struct AppendedImages {
   }
 };
 
+Timeline::RowInputs inputs_in(const PassBuffers& buffers) {
+  return {buffers.tokens, buffers.positions, buffers.parents, buffers.ancestors, buffers.last_seen};
+}
+
 // Sets two flags for its lifetime.
 class Hold {
  public:
@@ -53,6 +57,63 @@ class Hold {
 };
 
 }  // namespace
+
+// The inputs of an append's rows, on the host. ids, positions and tree must outlive it.
+class Timeline::HostRows {
+ public:
+  // first: committed tokens before the rows.
+  HostRows(const Timeline& timeline, int first, std::span<const int32_t> ids, std::span<const int32_t> positions,
+           const Tree& tree)
+      : ids_(ids), positions_(positions), tree_(tree) {
+    if (!timeline.has_images() || std::ranges::none_of(ids, is_image_id)) return;
+    images_.emplace(ids, *timeline.engine_);
+    ids_ = images_->tokens;
+    if (timeline.engine_->model().info().images_are_whole)
+      seen_ = timeline.rows_seen(first, static_cast<int>(ids.size()));
+  }
+  HostRows(const HostRows&) = delete;
+  HostRows& operator=(const HostRows&) = delete;
+
+  Rows rows(Rows options) const {
+    options.n = static_cast<int>(ids_.size());
+    options.is_tree = tree_.parent != nullptr;
+    if (images_) options.given = images_->rows;
+    options.sees_images = !seen_.empty();
+    return options;
+  }
+  void upload(Stream& stream, const RowInputs& to) const {
+    stream.upload(to.tokens, ids_.data(), ids_.size_bytes());
+    stream.upload(to.positions, positions_.data(), positions_.size_bytes());
+    if (!seen_.empty()) stream.upload(to.last_seen, seen_.data(), seen_.size() * sizeof(int32_t));
+    if (tree_.parent == nullptr) return;
+    stream.upload(to.parents, tree_.parent, ids_.size() * sizeof *tree_.parent);
+    stream.upload(to.ancestors, tree_.ancestors, ids_.size() * sizeof *tree_.ancestors);
+  }
+
+ private:
+  std::span<const int32_t> ids_, positions_;
+  Tree tree_;
+  std::optional<AppendedImages> images_;
+  std::vector<int32_t> seen_;
+};
+
+// A chunk of a prompt that one device after the other computes.
+struct Timeline::StagedChunk {
+  int first;
+  std::vector<int32_t> positions;  // [3, rows]
+  HostRows inputs;
+  Rows rows;
+  SequenceState::StagedAppend append;
+  Segment segment{};
+  std::unique_ptr<Model::PartPass> pass{};  // on the device that computes it
+
+  StagedChunk(Timeline& timeline, int first, std::span<const int32_t> ids, bool is_sparse)
+      : first(first),
+        positions(timeline.positions_.begin(), timeline.positions_.begin() + 3 * ids.size()),
+        inputs(timeline, first, ids, positions, {}),
+        rows(inputs.rows({.is_sparse = is_sparse})),
+        append(timeline.state_.begin_staged(rows.n)) {}
+};
 
 Timeline::Timeline(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
@@ -107,7 +168,11 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
       return interrupted && interrupted();
     };
     const Hold hold{is_computing_, buffers.is_held, has_own_buffers && between_layers};
-    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.n = rows, .is_sparse = is_sparse},
+    if (is_computing_ && engine_->is_split_by_layers()) {
+      prefill_in_stages(ids, between, after_chunk);
+      continue;
+    }
+    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.is_sparse = is_sparse},
             is_computing_ ? between : interrupted);
     commit_rows(part);
     after_chunk(buffers, first, rows);
@@ -116,25 +181,79 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
 
 void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
                        const Interrupted& interrupted) {
-  rows.is_tree = tree.parent != nullptr;
-  std::optional<AppendedImages> images;
-  if (has_images() && std::ranges::any_of(ids, is_image_id)) {
-    images.emplace(ids, *engine_);
-    ids = images->tokens, rows.given = images->rows;
-    rows.sees_images = engine_->model().info().images_are_whole;
-  }
-  std::vector<int32_t> seen;
-  if (rows.sees_images) seen = rows_seen(static_cast<int>(tokens_.size()), rows.n);
-  const auto upload_rows = [&](int shard, const RowInputs& to) {
-    Stream& stream = state_.stream_of(shard);
-    stream.upload(to.tokens, ids.data(), ids.size_bytes());
-    stream.upload(to.positions, positions.data(), positions.size_bytes());
-    if (rows.sees_images) stream.upload(to.last_seen, seen.data(), seen.size() * sizeof(int32_t));
-    if (!rows.is_tree) return;
-    stream.upload(to.parents, tree.parent, rows.n * sizeof *tree.parent);
-    stream.upload(to.ancestors, tree.ancestors, rows.n * sizeof *tree.ancestors);
+  const HostRows inputs(*this, static_cast<int>(tokens_.size()), ids, positions, tree);
+  const auto upload = [&](int shard, const RowInputs& to) { inputs.upload(state_.stream_of(shard), to); };
+  run(inputs.rows(rows), upload, interrupted);
+}
+
+// While a device computes its layers of a chunk, the device before it computes its layers of the next chunk. The host
+// sends a layer to each in turn, so that other sessions' steps, which come between them, wait for one layer per device.
+void Timeline::prefill_in_stages(std::span<const int32_t> ids, const Interrupted& between,
+                                 const AfterChunk& after_chunk) {
+  const PassBuffers& buffers = engine_->prompt_buffers();
+  std::vector<std::unique_ptr<StagedChunk>> stages(engine_->n_shards());
+  const auto is_empty = [&] { return std::ranges::all_of(stages, [](const auto& chunk) { return !chunk; }); };
+  int next = static_cast<int>(tokens_.size());
+  // A chunk in the steps' buffers waits until all stages are empty.
+  const auto next_chunk = [&]() -> std::unique_ptr<StagedChunk> {
+    if (next == std::ssize(ids)) return nullptr;
+    const int first = next, rows = chunk_end(ids, first) - first;
+    const bool is_sparse = is_sparse_chunk(first, first + rows);
+    if (&engine_->buffers_for(rows, is_sparse) != &buffers) return nullptr;
+    place_rows(ids, first, rows);
+    next += rows;
+    return std::make_unique<StagedChunk>(*this, first, ids.subspan(first, rows), is_sparse);
   };
-  run(rows, upload_rows, interrupted);
+  settle_steps();
+  forget_append();
+  ++revision_;
+  try {
+    for (;;) {
+      std::rotate(stages.begin(), stages.end() - 1, stages.end());
+      stages.front() = next_chunk();
+      if (is_empty()) return;
+      run_stages(stages, between);
+      const auto done = std::move(stages.back());
+      if (!done) continue;
+      add_tokens(ids.subspan(done->first, done->rows.n));
+      after_chunk(buffers, done->first, done->rows.n);
+    }
+  } catch (...) {
+    state_.abort_append();
+    if (state_.n_tokens() > std::ssize(tokens_)) state_.rewind(static_cast<int>(tokens_.size()));
+    truncate_tokens(state_.n_tokens());
+    throw;
+  }
+}
+
+// Sends the layers of each device for its chunk. A device with fewer layers than another has rounds without one.
+void Timeline::run_stages(std::span<const std::unique_ptr<StagedChunk>> stages, const Interrupted& between) {
+  const auto n_layers = [&](int stage) {
+    const LayerRange& layers = engine_->shards()[stage]->part().layers;
+    return stages[stage] ? layers.end - layers.first : 0;
+  };
+  const int n_stages = static_cast<int>(stages.size());
+  int n_rounds = 0;
+  for (int i = 0; i < n_stages; ++i) n_rounds = std::max(n_rounds, n_layers(i));
+  for (int round = 0; round < n_rounds; ++round) {
+    if (between()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+    // The last stage first: a stage takes the rows of its chunk before the stage before it overwrites them.
+    for (int i = n_stages; i-- > 0;) {
+      if (!stages[i]) continue;
+      StagedChunk& chunk = *stages[i];
+      if (round == 0) begin_stage(i, chunk);
+      const int target = std::max(1, (round + 1) * n_layers(i) / n_rounds);
+      while (chunk.pass->n_done() < target) chunk.pass->run_layer();
+    }
+  }
+}
+
+void Timeline::begin_stage(int stage, StagedChunk& chunk) {
+  const PassBuffers& buffers = engine_->prompt_buffers();
+  const RowInputs in = inputs_in(engine_->buffers_of(stage, buffers));
+  state_.begin_on(stage, chunk.append);
+  chunk.inputs.upload(state_.stream_of(stage), in);
+  chunk.pass = engine_->begin_part(stage, buffers, append_on(stage, chunk.rows, in, chunk.segment));
 }
 
 // Chunks that end at a multiple of the chunk size are sparse. The end of a prompt, most likely the question, comes
@@ -142,6 +261,23 @@ void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> po
 // of a fresh one.
 bool Timeline::is_sparse_chunk(int first, int end) const {
   return engine_->prompt_buffers().sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
+}
+
+Append Timeline::append_on(int shard, const Rows& rows, const RowInputs& in, Segment& segment) {
+  const size_t n = rows.n;
+  const PassBuffers& own = engine_->buffers_of(shard, engine_->buffers_for(rows.n, rows.is_sparse));
+  segment = {0,
+             rows.n,
+             rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{},
+             state_.n_past(shard),
+             &state_,
+             shard,
+             rows.sees_images ? in.last_seen : nullptr};
+  return {.tokens = {in.tokens, n},
+          .positions = {in.positions, 3 * n},
+          .segments = {&segment, 1},
+          .given = rows.given,
+          .sparse = rows.is_sparse && own.sparse ? &*own.sparse : nullptr};
 }
 
 void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interrupted) {
@@ -154,23 +290,9 @@ void Timeline::run(const Rows& rows, const Fill& fill, const Interrupted& interr
   forget_append();
   ++revision_;
   for (int i = 0; i < n_shards; ++i) {
-    const PassBuffers& own = engine_->buffers_of(i, buffers);
-    const RowInputs& in = inputs_[i] =
-        !rows.inputs.empty() ? rows.inputs[i]
-                             : RowInputs{own.tokens, own.positions, own.parents, own.ancestors, own.last_seen};
-    segments_[i] = {0,
-                    rows.n,
-                    rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{},
-                    state_.n_past(i),
-                    &state_,
-                    i,
-                    rows.sees_images ? in.last_seen : nullptr};
-    appends_[i] = {.tokens = {in.tokens, n},
-                   .positions = {in.positions, 3 * n},
-                   .segments = {&segments_[i], 1},
-                   .given = rows.given,
-                   .sparse = rows.is_sparse && own.sparse ? &*own.sparse : nullptr,
-                   .interrupted = interrupted ? &interrupted : nullptr};
+    inputs_[i] = rows.inputs.empty() ? inputs_in(engine_->buffers_of(i, buffers)) : rows.inputs[i];
+    appends_[i] = append_on(i, rows, inputs_[i], segments_[i]);
+    if (interrupted) appends_[i].interrupted = &interrupted;
   }
   const auto send = [&] { engine_->forward(buffers, appends_, rows.taps); };
   const auto send_rank = [&](int rank) { engine_->forward_rank(rank, buffers, appends_[rank]); };

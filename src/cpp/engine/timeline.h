@@ -62,7 +62,7 @@ class Timeline {
     int32_t* last_seen = nullptr;  // [rows] of the pass buffers
   };
   struct Rows {
-    int n;
+    int n = 0;
     bool is_tree = false;
     std::span<const RowInputs> inputs{};  // [shards]; empty: the pass buffers'
     const Taps* taps = nullptr;
@@ -172,8 +172,15 @@ class Timeline {
     bool is_chain = false;
     bool is_text = false;  // at text positions
   };
+  class HostRows;
+  struct StagedChunk;
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
                const Interrupted& interrupted);
+  // rows on a shard, whose only segment is `segment`.
+  Append append_on(int shard, const Rows& rows, const RowInputs& in, Segment& segment);
+  void prefill_in_stages(std::span<const int32_t> ids, const Interrupted& between, const AfterChunk& after_chunk);
+  void run_stages(std::span<const std::unique_ptr<StagedChunk>> stages, const Interrupted& between);
+  void begin_stage(int stage, StagedChunk& chunk);
   bool is_sparse_chunk(int first, int end) const;
   void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
   void grow_text(int n);

@@ -553,7 +553,7 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
   SingleRows<DeltaInputs> inputs_of_rows(step.stream);
   SingleRows<GatedDelta> deltas(step.stream);
   for (const Segment& segment : step.segments) {
-    const int n_calls = segment.state->n_calls();
+    const int n_calls = segment.state->n_calls(segment.shard);
     for (int i = 0; i < n_calls; ++i) {
       const SequenceState::Call call = segment.state->recurrent(layer, i, segment.shard);
       LB_ASSERT(call.first_row == 0 || segment.tree.parent == nullptr);  // one call processes a whole tree

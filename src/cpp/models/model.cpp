@@ -283,16 +283,24 @@ void check_interrupted(const Append& append) {
 
 }  // namespace
 
-void Model::forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
-                    Stream& stream, const Taps* taps, const std::function<void()>& receive) const {
-  LayerLoop loop(*this, part, append, ws, activations, stream, taps);
-  loop.begin();
-  for (int i = part.layers.first; i < std::min(part.layers.end, info_.n_layers); ++i) {
-    check_interrupted(append);
-    if (i == part.layers.first && receive) receive();
-    loop.run_layer(i);
-  }
-  loop.end();
+Model::PartPass::PartPass(const Model& model, const NetworkPart& part, const Append& append, const Workspace& ws,
+                          Activations activations, Stream& stream, const Taps* taps, std::function<void()> receive)
+    : append_(append),
+      receive_(std::move(receive)),
+      loop_(std::make_unique<LayerLoop>(model, part, append_, ws, activations, stream, taps)),
+      first_(part.layers.first),
+      next_(first_),
+      end_(std::min(part.layers.end, model.info_.n_layers)) {
+  loop_->begin();
+}
+
+Model::PartPass::~PartPass() = default;
+
+void Model::PartPass::run_layer() {
+  check_interrupted(append_);
+  if (next_ == first_ && receive_) receive_();
+  loop_->run_layer(next_++);
+  if (next_ == end_) loop_->end();
 }
 
 void Model::forward(std::span<const RankPass> ranks, Activations activations, const Taps* taps) {

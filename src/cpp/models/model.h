@@ -161,6 +161,8 @@ struct Workspace {
 };
 
 class Model final : public Network {
+  class LayerLoop;
+
  public:
   Model(ModelInfo info, Weights weights);
   const ModelInfo& info() const { return info_; }
@@ -181,12 +183,31 @@ class Model final : public Network {
   // segments' states before and end_append() after. Throws kCancelled when append.interrupted returns true.
   void forward(const Append& append, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const {
-    forward({}, append, ws, activations, stream, taps);
+    PartPass(*this, {}, append, ws, activations, stream, taps).finish();
   }
-  // forward() of one part, on its shard. Parts after the first take the residual stream in ws.x, where receive() brings
-  // it; parts before the last leave it there.
-  void forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
-               Stream& stream, const Taps* taps, const std::function<void()>& receive = {}) const;
+  // forward() of one part, on its shard, a layer at a time. Parts after the first take the residual stream in ws.x,
+  // where receive() brings it before the first layer; parts before the last leave it there.
+  class PartPass {
+   public:
+    PartPass(const Model& model, const NetworkPart& part, const Append& append, const Workspace& ws,
+             Activations activations, Stream& stream, const Taps* taps, std::function<void()> receive = {});
+    ~PartPass();
+    PartPass(const PartPass&) = delete;
+    PartPass& operator=(const PartPass&) = delete;
+
+    int n_layers() const { return end_ - first_; }
+    int n_done() const { return next_ - first_; }
+    void run_layer();  // the next one
+    void finish() {
+      while (next_ < end_) run_layer();
+    }
+
+   private:
+    const Append append_;
+    std::function<void()> receive_;
+    std::unique_ptr<LayerLoop> loop_;
+    int first_, next_, end_;
+  };
   // forward() of all ranks of a model that is split by tensors, layer by layer, so that no rank waits long for another.
   // [ranks]: rank r's model, append, workspace and stream. taps: of the last rank.
   struct RankPass {
@@ -236,7 +257,6 @@ class Model final : public Network {
   int widest_vocab() const { return *std::ranges::max_element(vocab_shares_); }
 
  private:
-  class LayerLoop;
   void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
   void embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, Activations activations,

@@ -197,11 +197,30 @@ void SequenceState::begin_draft(int rows) {
 }
 
 void SequenceState::begin(int rows, bool is_tree, bool takes_pages) {
+  begin_in_table(rows, is_tree, takes_pages);
+  for (const auto& shard : shards_) shard->begin_append(rows, table_.is_by_row());
+}
+
+void SequenceState::begin_in_table(int rows, bool is_tree, bool takes_pages) {
   table_.check_rows(rows);
   if (takes_pages) take_rows(rows);
   // Each kind of append folds pending rows of its own kind only.
   if (table_.has_to_fold() && table_.pending_is_by_row() != table_.is_by_row(rows, is_tree)) fold();
   table_.begin_append(rows, is_tree);
+}
+
+SequenceState::StagedAppend SequenceState::begin_staged(int rows) {
+  launch_may_run_ = false;  // one that still runs makes no further step
+  begin_in_table(rows, false, true);
+  const StagedAppend append{table_.numbers(), rows};
+  table_.end_append();
+  table_.commit_chain(rows);
+  return append;
+}
+
+void SequenceState::begin_on(int shard, const StagedAppend& append) {
+  shards_[shard]->begin_append(append.rows, table_.is_by_row(append.rows, false));
+  shards_[shard]->upload_numbers(append.numbers);
 }
 
 void SequenceState::end_append() {

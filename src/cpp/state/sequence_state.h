@@ -92,15 +92,25 @@ class SequenceState {
   void begin_next();
   // Begins an append of one row whose ops are compiled but not run, so it takes no page. End it with abort_append().
   void begin_plan();
+  // A chain whose ops are sent to one shard after the other, while other appends of this state are between them.
+  struct StagedAppend {
+    AppendNumbers numbers;
+    int rows;
+  };
+  // Appends a chain and commits it before its ops are sent. Each shard calls begin_on() before its first op of the
+  // append; before the next append that is not staged, all shards have been sent all ops. To end such an append
+  // half-way, call abort_append() and rewind to a length whose rows are computed.
+  StagedAppend begin_staged(int rows);
+  void begin_on(int shard, const StagedAppend& append);
   // shard: one that has the layer.
   KvLayer kv(int layer, int shard = 0) const { return shards_[shard]->kv(layer); }
   const int32_t* n_past(int shard = 0) const { return shards_[shard]->n_past(); }
   AppendNumbers* numbers(int shard = 0) const { return shards_[shard]->numbers(); }
   using Call = RecurrentCall;
-  int n_calls() const { return (table_.n_rows() - 1) / stream().max_chain_rows() + 1; }
+  int n_calls(int shard = 0) const { return shards_[shard]->n_calls(); }
   Call recurrent(int layer, int call, int shard = 0) const {
-    LB_ASSERT(table_.is_appending() && call < n_calls());
-    return shards_[shard]->recurrent(layer, call, table_);
+    LB_ASSERT(call < n_calls(shard));
+    return shards_[shard]->recurrent(layer, call);
   }
   RowLayer row(int layer, int shard = 0) const { return shards_[shard]->row(layer); }
   Accepted accepted(int shard = 0) const { return shards_[shard]->accepted(); }
@@ -148,6 +158,7 @@ class SequenceState {
 
  private:
   void begin(int rows, bool is_tree, bool takes_pages = true);
+  void begin_in_table(int rows, bool is_tree, bool takes_pages);
   bool take_pages(int n_tokens, int rows_ahead);
   bool try_swap_in();
   void drop_pages();

@@ -100,13 +100,13 @@ KvLayer ShardState::kv(int layer) const {
   return {pages.k, pages.v, pages.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
 }
 
-RecurrentCall ShardState::recurrent(int layer, int call, const PageTable& table) const {
+RecurrentCall ShardState::recurrent(int layer, int call) const {
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
   const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
   const AppendNumbers& numbers = *numbers_at_;
   const Accepted folded = call == 0 ? accepted() : Accepted{numbers.chunk, &numbers.n_chunk};
-  const int rows = std::min(max_rows, table.n_rows() - first);
-  return {first, rows, folded, &numbers.key_buffer, first / kMaxTree % 2, memory, table.is_by_row()};
+  const int rows = std::min(max_rows, n_rows_ - first);
+  return {first, rows, folded, &numbers.key_buffer, first / kMaxTree % 2, memory, by_row_};
 }
 
 void ShardState::send_moves(int first, int end, const int32_t* n_past) {

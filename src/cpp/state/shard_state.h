@@ -71,6 +71,8 @@ class ShardState {
   // --- uploads
   void upload_entries(KvRows rows, int first_page, std::span<const int32_t> pages);  // of a page table
   void upload_numbers(const AppendNumbers& numbers);
+  // Begins an append: the rows that recurrent() divides, and whether they are computed row by row.
+  void begin_append(int rows, bool by_row) { n_rows_ = rows, by_row_ = by_row; }
   // Sets the address from which ops read the numbers of the append in progress; null: numbers().
   void read_numbers_at(AppendNumbers* at) { numbers_at_ = at == nullptr ? layout_.numbers : at; }
 
@@ -80,7 +82,8 @@ class ShardState {
   Accepted accepted() const { return {numbers_at_->accepted, &numbers_at_->n_accepted}; }
   KvLayer kv(int layer) const;
   RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
-  RecurrentCall recurrent(int layer, int call, const PageTable& table) const;
+  int n_calls() const { return (n_rows_ - 1) / stream_.max_chain_rows() + 1; }
+  RecurrentCall recurrent(int layer, int call) const;
 
   // --- ops
   // Moves K and V of a tree's accepted rows to the slots from *n_past on, in this shard's layers of [first, end).
@@ -124,6 +127,8 @@ class ShardState {
   std::unique_ptr<Memory> memory_;
   Layout layout_;
   AppendNumbers* numbers_at_;
+  int n_rows_ = 0;  // of the append in progress
+  bool by_row_ = false;
   std::vector<KvMove> moves_;  // of one send_moves()
 };
 

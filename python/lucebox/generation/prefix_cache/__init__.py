@@ -3,7 +3,17 @@
 from lucebox.generation.prefix_cache.cache import PrefixCache, Stats
 from lucebox.generation.prefix_cache.fingerprint import fingerprint
 from lucebox.generation.prefix_cache.listener import CacheListener
-from lucebox.generation.prefix_cache.plan import append_ends, around_images, turn_ends
+from lucebox.generation.prefix_cache.plan import append_ends, around_images, chunks_together, turn_ends
 from lucebox.generation.prefix_cache.tree import Node
 
-__all__ = ["CacheListener", "Node", "PrefixCache", "Stats", "append_ends", "around_images", "fingerprint", "turn_ends"]
+__all__ = [
+    "CacheListener",
+    "Node",
+    "PrefixCache",
+    "Stats",
+    "append_ends",
+    "around_images",
+    "chunks_together",
+    "fingerprint",
+    "turn_ends",
+]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from lucebox import _engine
 from lucebox.errors import LuceboxError, OutOfMemoryError
 from lucebox.generation.prefix_cache.listener import CacheListener
-from lucebox.generation.prefix_cache.plan import PAGE, Ids, Plan, min_append
+from lucebox.generation.prefix_cache.plan import PAGE, Ids, Plan, chunks_together, min_append
 from lucebox.generation.prefix_cache.store import PartStore
 from lucebox.generation.prefix_cache.tree import Node
 
@@ -90,7 +90,8 @@ class PrefixCache:
     ) -> Iterator[int]:
         """Restores a prefix, then computes and stores the rest of the prompt.
 
-        Yields the number of tokens done: first the reused ones, then after every append. At the end the session holds
+        Yields the number of tokens done: first the reused ones, then after every sync, which is one append unless the
+        devices compute several at the same time. At the end the session holds
         the logits of the last token. between_layers: as in `Session.sync`.
         """
         boundaries = tuple(boundaries)
@@ -98,11 +99,11 @@ class PrefixCache:
         yield done
         with self._parts.changed:
             plan, _ = self._plan(session, ids, boundaries, owner)
-        for end in plan.ends:
-            if end > done:
-                session.sync(plan.ids[:end], between_layers=between_layers)
-                self.store(session, plan.ids, boundaries, owner)
-                yield end
+        keeps_states = session.recurrent_bytes > 0
+        for end in plan.sync_ends(done, chunks_together(session), keeps_states=keeps_states):
+            session.sync(plan.ids[:end], between_layers=between_layers)
+            self.store(session, plan.ids, boundaries, owner)
+            yield end
 
     def restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> int:
         """Sets the session to the longest cached proper prefix of ids; returns its length.

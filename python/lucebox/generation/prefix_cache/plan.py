@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lucebox import _engine
 
-__all__ = ["PAGE", "Plan", "Segment", "append_ends", "around_images", "min_append", "turn_ends"]
+__all__ = ["PAGE", "Plan", "Segment", "append_ends", "around_images", "chunks_together", "min_append", "turn_ends"]
 
 PAGE = 64  # tokens per KV page
 # Recurrent states are large (151 MB for a 27B model; a KV page is 4 MB). They are stored where prompts diverge: at the
@@ -21,6 +21,12 @@ NEWEST_ENDS = 2  # append ends before the prompt's last append
 STATE_STRIDE = 8  # prefill chunks
 
 Ids = NDArray[np.int32]
+
+
+def chunks_together(session: _engine.Session) -> int:
+    """Chunks that one sync computes: several where devices compute one after the other, because each may then compute
+    another chunk at the same time. n chunks take as long as n + n_stages - 1 chunks of one device's layers."""
+    return STATE_STRIDE if session.n_stages > 1 else 1
 
 
 def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
@@ -115,6 +121,20 @@ class Plan:
 
     def ends_to(self, n_tokens: int) -> list[int]:
         return [end for end in self.ends if end <= n_tokens]
+
+    def sync_ends(self, start: int, n_together: int, *, keeps_states: bool) -> Iterator[int]:
+        """Ends of the prompt's syncs after its first `start` tokens. A sync computes up to n_together appends. It ends
+        earlier at an end that is no multiple of the chunk, which it would not stop at, and, with keeps_states, where a
+        recurrent state is stored."""
+        states = {one.end for one in self.segments(len(self.ids)) if one.keeps_state} if keeps_states else set()
+        n_appends = 0
+        for end in self.ends:
+            if end <= start:
+                continue
+            n_appends += 1
+            if n_appends == n_together or end % self._chunk or end in states or end == len(self.ids):
+                yield end
+                n_appends = 0
 
     def segments(self, n_tokens: int) -> Iterator[Segment]:
         """The segments within the first n_tokens, in order."""
