@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,27 @@ def test_passes_sent_ahead_of_the_texts(monkeypatch: pytest.MonkeyPatch, draft: 
             assert all(answer.finished and answer.finished.reason == "stop_string" for answer in answers)
         scheduler.close()
     assert max(sent_ahead) == 4
+
+
+def test_a_group_of_sequences_per_stage(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where devices compute one after the other, groups take turns, each with two sequences or more."""
+    prompts = [f"def f{i}(x):" + "    pass\n" * i for i in range(5)]
+    want = fresh_texts(llm, prompts, 20)
+    send, passes = Scheduler._send, []
+
+    def watched(scheduler: Scheduler, sequences: list[Sequence], *, waits: bool = False) -> None:
+        passes.append((waits, [id(one) for one in sequences]))
+        send(scheduler, sequences, waits=waits)
+
+    monkeypatch.setattr(Scheduler, "_send", watched)
+    monkeypatch.setattr(llm.model, "on_device", True)
+    monkeypatch.setattr(llm.model, "n_stages", 3)  # of which five sequences fill two
+    scheduler = started(llm, slots=5, cache=PrefixCache(64 << 20))
+    jobs = submit_all(scheduler, (asked(llm, prompt, 20) for prompt in prompts))
+    assert [sink.answer().text for _, sink in jobs] == want
+    scheduler.close()
+    sent = [group for waits, group in passes if not waits and len(group) in (2, 3)]
+    assert sum(not set(a) & set(b) and len(a) + len(b) == 5 for a, b in pairwise(sent)) > 10
 
 
 def test_a_long_prompt_does_not_block_a_short_answer(llm: LLM, scheduler: Scheduler) -> None:

@@ -160,6 +160,8 @@ class LoadedModel:
         self.on_device = device.pack is not None
         """Whether a GPU computes asynchronously: the next pass may be sent before texts are emitted, and prefixes keep
         their KV pages on the device."""
+        self.n_stages = engine.n_stages
+        """Devices that compute one after the other, each its layers."""
         self._embedder: Embedder | None = None
 
     @property

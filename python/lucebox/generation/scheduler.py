@@ -30,6 +30,7 @@ from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerCl
 from lucebox.generation.kv_admission import KvAdmission
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.observer import Observer
+from lucebox.generation.pass_groups import pass_groups
 from lucebox.generation.prefix_cache import PrefixCache, append_ends, around_images, turn_ends
 from lucebox.generation.request import Failed, Finished, GenerationRequest, Sink
 from lucebox.generation.sequence import Sequence
@@ -83,6 +84,7 @@ class Scheduler:
         self._queue: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # oldest first
         self._kv = KvAdmission(model, self._running, self.cache)
+        self._n_passes = 0  # by groups of sequences
         self._sent_ahead_s = 0.0  # time spent sending the next decode turn's pass
         self.driver = Driver(self._has_turn, self.step, self._check_progress)
         """Decides which thread calls `step`. Its `changed` guards the queue, the sessions and the running list."""
@@ -260,7 +262,7 @@ class Scheduler:
             return  # their readers learn of the start before the first chunk
         self._kv.resume()
         _wait_for_masks(self._running)
-        if due := self._kv.with_pages(_due(self._running)):
+        if due := self._kv.with_pages(self._group(_due(self._running))):
             self._turn(due)
         elif late := [one for one in self._running if one.waits_for_mask]:
             with self._changed:
@@ -378,14 +380,14 @@ class Scheduler:
     def _compute_together(self, due: list[Sequence]) -> float:
         """Runs a pass for the next rows of several sequences; returns the seconds it took this thread."""
         start = time.perf_counter()
-        self._send(due, waits=True)  # the shared time ends when the device has sampled
+        self._send(due, waits=True)  # the shared time ends when the device has chosen the tokens
         spent_s = time.perf_counter() - start
         self._observer.spent_on_tokens(spent_s)
         return spent_s
 
     def _send(self, sequences: list[Sequence], *, waits: bool = False) -> None:
         """Sends a pass for rows not yet sent, then the sampling of their tokens. waits: block until the tokens are
-        sampled.
+        chosen.
 
         If the pass fails because of one sequence or for want of memory, each sequence computes its row alone: the one
         that caused the failure fails in its own turn, and the others continue. A bug fails all sequences of the pass.
@@ -399,8 +401,8 @@ class Scheduler:
             ready = _wait_for_masks([one for one, _ in rows])  # the others sample, or fail, in their own turn
             choices = [(one.session, sampler) for one in ready if (sampler := one.next_sampler()) is not None]
             _engine.start_samples([session for session, _ in choices], [sampler for _, sampler in choices])
-            if waits and sessions:
-                sessions[0].wait()
+            for session in sessions if waits else ():
+                session.wait_for_choice()
         except Exception as error:
             if isinstance(error, LuceboxError) and not isinstance(error, InternalError):
                 log.warning("a pass of %d sequences failed; each computes its row alone: %s", len(rows), error)
@@ -413,14 +415,28 @@ class Scheduler:
         """Sends the next pass, so the device computes while this thread emits the texts of the last one. Skipped if a
         prompt may come first or pages are short. The row of a sequence that ends meanwhile is wasted."""
         start = time.perf_counter()
-        has_prompt = (self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
-        if has_prompt or not self._model.on_device:
+        if self._has_prompt() or not self._model.on_device:
             return
         following = [one for one in sequences if one.may_continue]
         if len(following) > 1 and all(one.session.reserve(one.next_length) for one in following):
             self._send(following)
         self._sent_ahead_s = time.perf_counter() - start
         self._observer.spent_on_tokens(self._sent_ahead_s)
+
+    def _has_prompt(self) -> bool:
+        return bool(self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
+
+    def _group(self, due: list[Sequence]) -> list[Sequence]:
+        """The sequences of the next pass: the group among those due whose last pass is the oldest. While a prompt waits
+        or is computed, all decode together."""
+        if not due or due[0].is_prefilling or self._has_prompt():
+            return due
+        groups = [[one for one in group if one in due] for group in pass_groups(self._running, self._model.n_stages)]
+        group = min(filter(None, groups), key=lambda group: min(one.pass_number for one in group))
+        self._n_passes += 1
+        for one in group:
+            one.pass_number = self._n_passes
+        return group
 
     def _compute(self, sequence: Sequence, pass_s: float) -> None:
         before_s, n_before, was_prefilling = sequence.engine_s, sequence.n_generated, sequence.is_prefilling

@@ -20,6 +20,7 @@ import numpy as np
 
 from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.pass_groups import pass_groups
 from lucebox.measure.energy import Meter, find_meter
 from lucebox.results import ExpertCounts
 from lucebox.text import Ids
@@ -372,15 +373,23 @@ def _parallel_s(llm: LLM, n: int, n_tokens: int, depth: int, window: Window) -> 
             session.reset()
             session.sync(own[:first])
             own[first] = session.sample(sampler)
+        groups = pass_groups(list(zip(sessions, ids, samplers, strict=True)), llm.model.n_stages)
+
+        def send(group: Sequence[tuple[_engine.Session, Ids, _engine.Sampler]], end: int) -> None:
+            if n > 1 and end <= first + n_tokens:
+                _engine.sync_together([session for session, _, _ in group], [own[:end] for _, own, _ in group])
+                _engine.start_samples([session for session, _, _ in group], [sampler for _, _, sampler in group])
+
         with window:
             start = time.perf_counter()
+            for group in groups:
+                send(group, first + 1)
             for end in range(first + 1, first + n_tokens + 1):
-                if n > 1:
-                    _engine.sync_together(sessions, [own[:end] for own in ids])
-                    _engine.start_samples(sessions, samplers)
-                for session, own, sampler in zip(sessions, ids, samplers, strict=True):
-                    session.sync(own[:end])
-                    own[end] = session.sample(sampler)
+                for group in groups:
+                    for session, own, sampler in group:
+                        session.sync(own[:end])
+                        own[end] = session.sample(sampler)
+                    send(group, end + 1)
             return time.perf_counter() - start
 
 
