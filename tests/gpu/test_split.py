@@ -34,6 +34,7 @@ SHAPES = {
     "gpt-oss": Shape("gpt-oss", n_layers=4, **HEADS),
 }
 MAX_DEVICES = 3
+MASK = np.array([0xFFFF0FF7] * (VOCAB // 32), np.uint32)
 RESERVED = 256 << 20  # bytes that plans leave to the driver
 
 
@@ -77,12 +78,14 @@ def test_logits(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> Non
         assert np.array_equal(logits_of(alone, ids, chunk), logits_of(split, ids, chunk)), f"chunk {chunk}"
 
 
-def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> list[int]:
-    """ids, continued by n tokens."""
+def write(session: _engine.Session, ids: list[int], n: int, *, masks: bool = False, **sampling: Any) -> list[int]:
+    """ids, continued by n tokens. masks: every third token is chosen under a mask."""
     sampler = _engine.Sampler(VOCAB, **sampling)
     sampler.set_prompt(np.array(ids, np.int32))
-    for _ in range(n):
+    for i in range(n):
         session.sync(np.array(ids, np.int32))
+        if masks:
+            sampler.set_mask(MASK if i % 3 == 1 else np.zeros(0, np.uint32))
         ids = [*ids, session.sample(sampler)]
     return ids
 
@@ -92,30 +95,113 @@ def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> 
 )
 @pytest.mark.parametrize("draft", ["none", pytest.param("suffix", marks=pytest.mark.slow)])
 def test_tokens(packs: list[_engine.gpu.Pack], folder: Path, family: str, draft: str) -> None:
-    alone, split = pair(packs, written(folder, family), draft=draft)
+    """Steps, whose tokens the last device chooses."""
+    alone, split = pair(packs, written(folder, family), MAX_DEVICES, draft=draft)
     prompt = random_ids(35, VOCAB).tolist() * 2
     sessions = [_engine.Session(engine) for engine in (alone, split)]
     for sampling in ("greedy", "drawn"):  # the second text rewinds to the prompt
-        texts = [write(session, prompt, 12, **SAMPLINGS[sampling]) for session in sessions]
+        masks = sampling == "drawn"
+        texts = [write(session, prompt, 12, masks=masks, **SAMPLINGS[sampling]) for session in sessions]
         assert texts[0] == texts[1]
+    assert all(session.decode_path == "graph" for session in sessions)
 
 
 @pytest.mark.parametrize("draft", ["none", "suffix"])
 def test_batches(packs: list[_engine.gpu.Pack], folder: Path, draft: str) -> None:
-    """Passes over several sequences, some of them with a draft."""
+    """Passes over several sequences, some of them with a draft. In every second one the device chooses the tokens."""
     prompts = [random_ids(n, VOCAB, n).tolist() for n in (61, 3, 1)]
     logits = []
     for engine in pair(packs, written(folder, "qwen35"), draft=draft, context=96):
         sessions, texts, own = [_engine.Session(engine) for _ in prompts], [list(ids) for ids in prompts], []
-        for step in range(5):
+        samplers = [_engine.Sampler(VOCAB, **SAMPLINGS["greedy"]) for _ in prompts]
+        for step in range(6):
             if draft != "none":
                 sessions[step % 3].suggest(np.array([5, 6, 7], np.int32), [-1, 0, -1])
             _engine.sync_together(sessions, [np.array(ids, np.int32) for ids in texts])
-            for session, ids in zip(sessions, texts, strict=True):
+            if step % 2:
+                _engine.start_samples(sessions, samplers)
+            for session, sampler, ids in zip(sessions, samplers, texts, strict=True):
                 own.append(session.logits())
-                ids.append(int(own[-1].argmax()))
+                ids.append(session.sample(sampler) if step % 2 else int(own[-1].argmax()))
         logits.append(own)
     assert all(np.array_equal(a, b) for a, b in zip(*logits, strict=True))
+
+
+def texts_of_groups(engine: _engine.Engine, groups: list[list[int]]) -> list[list[int]]:
+    """Texts of sequences, whose passes are of these groups, all of which are in flight."""
+    texts = [random_ids(n, VOCAB, n).tolist() for n in (30, 3, 1, 12)]
+    sessions = [_engine.Session(engine) for _ in texts]
+    samplers = [_engine.Sampler(VOCAB, **SAMPLINGS["drawn"]) for _ in texts]
+
+    def send(group: list[int]) -> None:
+        _engine.sync_together([sessions[i] for i in group], [np.array(texts[i], np.int32) for i in group])
+        _engine.start_samples([sessions[i] for i in group], [samplers[i] for i in group])
+
+    for group in groups:
+        send(group)
+    for _ in range(6):
+        for group in groups:
+            for i in group:
+                sessions[i].wait_for_choice()
+                texts[i].append(sessions[i].sample(samplers[i]))
+            send(group)
+    return texts
+
+
+def test_passes_in_flight(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """A pass of two sequences is sent while another one of two is in flight: the tokens of one pass of all."""
+    alone, split = pair(packs, written(folder, "qwen35"), context=96)
+    assert texts_of_groups(split, [[0, 1], [2, 3]]) == texts_of_groups(alone, [[0, 1, 2, 3]])
+
+
+class Enough(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "family, n_devices, n_chunks",
+    [
+        ("llama", 2, 2),
+        pytest.param("qwen35", 3, 3, marks=pytest.mark.slow),  # 10 s: three chunks through four layers
+    ],
+)
+def test_chunks_of_a_prompt_in_stages(
+    packs: list[_engine.gpu.Pack], folder: Path, family: str, n_devices: int, n_chunks: int
+) -> None:
+    """Each device computes another chunk of a prompt. Between its layers another session decodes."""
+    chunk = 257  # one row more than a step has
+    options = {"context": (n_chunks + 1) * chunk, "prefill_chunk": chunk}
+    alone, split = pair(packs, written(folder, family), n_devices, **options)
+    long, short = random_ids(n_chunks * chunk + 3, VOCAB, 1), random_ids(9, VOCAB, 2).tolist()
+    want = _engine.Session(alone)
+    want.sync(long)
+    text = write(_engine.Session(alone), short, 4)
+    session, other = _engine.Session(split), _engine.Session(split)
+    sampler, ids, n_called = _engine.Sampler(VOCAB), list(short), 0
+
+    def between() -> None:
+        nonlocal n_called
+        n_called += 1
+        if len(ids) < len(text):
+            other.sync(np.array(ids, np.int32))
+            ids.append(other.sample(sampler))
+
+    def stop() -> None:
+        nonlocal n_called
+        n_called += 1
+        if n_called == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        session.sync(long, between_layers=stop)
+    assert session.n_tokens == 0
+    done: list[int] = []
+    session.sync(long, between_layers=between, progress=lambda n, _: done.append(n))
+    assert done == [*range(chunk, len(long), chunk), len(long)]
+    assert ids == text
+    assert np.array_equal(session.logits(), want.logits())
+    assert session.matched_prefix(long, done) == len(long)
+    assert write(session, long.tolist(), 4) == write(want, long.tolist(), 4)
 
 
 def test_trees(packs: list[_engine.gpu.Pack], folder: Path) -> None:
