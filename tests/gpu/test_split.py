@@ -161,8 +161,8 @@ class Enough(Exception):
 @pytest.mark.parametrize(
     "family, n_devices, n_chunks",
     [
-        ("llama", 2, 2),
-        pytest.param("qwen35", 3, 3, marks=pytest.mark.slow),  # 10 s: three chunks through four layers
+        pytest.param("llama", 2, 2, marks=pytest.mark.slow),  # 7 s: chunks of 257 rows
+        pytest.param("qwen35", 3, 3, marks=pytest.mark.slow),  # 17 s: three chunks of 257 rows
     ],
 )
 def test_chunks_of_a_prompt_in_stages(

@@ -195,7 +195,6 @@ class Model final : public Network {
     PartPass(const PartPass&) = delete;
     PartPass& operator=(const PartPass&) = delete;
 
-    int n_layers() const { return end_ - first_; }
     int n_done() const { return next_ - first_; }
     void run_layer();  // the next one
     void finish() {
