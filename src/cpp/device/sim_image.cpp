@@ -1,5 +1,5 @@
-// Writes the image to a memory file and opens it with dlopen. The file stays open as long as the library: the loader
-// identifies a library by its path, so another file with the same descriptor number would pass for this library.
+// Writes the image to a file without a name and opens it with dlopen. The file stays open as long as the library: the
+// loader identifies a library by its path or inode, so a later file with the same one would pass for this library.
 #include "device/sim_image.h"
 
 #include <dlfcn.h>
@@ -8,10 +8,33 @@
 
 #include <map>
 #include <mutex>
+#if !defined(__linux__)
+#include <stdlib.h>
+
+#include <filesystem>
+#endif
 
 #include "base/error.h"
 
 namespace lb::gpu {
+namespace {
+
+#if defined(__linux__)
+int create_file(std::string& path) {
+  const int file = ::memfd_create("lucebox-sim", MFD_CLOEXEC);
+  path = cat("/proc/self/fd/", file);
+  return file;
+}
+void remove_name(const std::string&) {}
+#else
+int create_file(std::string& path) {
+  path = std::filesystem::temp_directory_path() / "lucebox-sim-XXXXXX";
+  return ::mkstemp(path.data());
+}
+void remove_name(const std::string& path) { ::unlink(path.c_str()); }
+#endif
+
+}  // namespace
 
 const SimImage* load_sim_image(std::string bytes, std::string& why) {
   static std::mutex mutex;
@@ -19,12 +42,16 @@ const SimImage* load_sim_image(std::string bytes, std::string& why) {
   const std::lock_guard lock(mutex);
   if (const auto known = images.find(bytes); known != images.end()) return &known->second;
 
-  const int file = ::memfd_create("lucebox-sim", MFD_CLOEXEC);
-  if (file < 0 || ::write(file, bytes.data(), bytes.size()) != ssize_t(bytes.size())) {
-    why = "the system refused to create a memory file";
+  std::string path;
+  const int file = create_file(path);
+  const bool is_written = file >= 0 && ::write(file, bytes.data(), bytes.size()) == ssize_t(bytes.size());
+  void* library = is_written ? ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (file >= 0) remove_name(path);
+  if (!is_written) {
+    why = "the system refused to create a file for the simulator";
+    if (file >= 0) ::close(file);
     return nullptr;
   }
-  void* library = ::dlopen(cat("/proc/self/fd/", file).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     why = ::dlerror();
     ::close(file);

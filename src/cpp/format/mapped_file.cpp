@@ -86,7 +86,7 @@ void install_handler() {
     struct sigaction action{};
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    ::sigemptyset(&action.sa_mask);
+    sigemptyset(&action.sa_mask);  // a macro on some systems
     ::sigaction(SIGBUS, &action, &previous_action);
   });
 }
@@ -154,8 +154,12 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
     data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
     LB_CHECK(data != MAP_FAILED, kIo, printable(path), ": cannot map ", size, " bytes: ", std::strerror(errno));
   }
-  std::string identity =
-      cat(status.st_dev, '/', status.st_ino, '/', size, '/', status.st_mtim.tv_sec, '.', status.st_mtim.tv_nsec);
+#if defined(__APPLE__)
+  const timespec& modified = status.st_mtimespec;
+#else
+  const timespec& modified = status.st_mtim;
+#endif
+  std::string identity = cat(status.st_dev, '/', status.st_ino, '/', size, '/', modified.tv_sec, '.', modified.tv_nsec);
   return std::shared_ptr<const MappedFile>(
       new MappedFile(path, static_cast<const std::byte*>(data), size, std::move(identity)));
 }
