@@ -19,7 +19,7 @@ target_precompile_headers(kernels PRIVATE <cmath> <functional> <memory> <source_
 set(gpu ${PROJECT_SOURCE_DIR}/src/gpu)
 include(LuceboxUnity)
 compile_together(kernels APART
-  ${gpu}/attention/select_blocks.cpp
+  ${gpu}/attention/key_scores.cpp ${gpu}/attention/select_blocks.cpp
   ${gpu}/delta_net/delta_inputs_small.cpp ${gpu}/delta_net/gated_delta_chunks.cpp
   ${gpu}/experts/expert_gate_up_quantised.cpp
   ${gpu}/gemm/gemm_wide_plain.cpp

@@ -71,7 +71,7 @@ void read(SplitChoice* member, const char* name, nb::handle value) {
 
 // owner: "the engine", for errors.
 template <class Struct, class... Fields>
-Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Fields...>& fields, const char* owner) {
+Struct from_keywords(Struct result, const nb::kwargs& options, const std::tuple<Fields...>& fields, const char* owner) {
   std::vector<std::string_view> names;
   const auto fill = [&](const auto& field) {
     names.push_back(field.name);
@@ -114,15 +114,15 @@ nb::dict dict_of(const Struct& options, const std::tuple<Fields...>& fields) {
 }  // namespace
 
 EngineOptions engine_options_of(const nb::kwargs& options) {
-  return filled(EngineOptions{}, options, kEngineRows, "the engine");
+  return from_keywords(EngineOptions{}, options, kEngineRows, "the engine");
 }
 
 ScorerOptions scorer_options_of(const nb::kwargs& options) {
-  return filled(ScorerOptions{}, options, kScorerRows, "the scorer");
+  return from_keywords(ScorerOptions{}, options, kScorerRows, "the scorer");
 }
 
 SamplingParams sampling_params_of(const nb::kwargs& options) {
-  return filled(SamplingParams{}, options, kSamplingParams, "the engine");
+  return from_keywords(SamplingParams{}, options, kSamplingParams, "the engine");
 }
 
 nb::dict dict_of(const EngineOptions& options) { return dict_of(options, kEngineRows); }

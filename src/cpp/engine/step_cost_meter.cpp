@@ -20,7 +20,7 @@ constexpr int kCostRows[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) {
+double elapsed_ms(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
@@ -62,7 +62,7 @@ double StepCostMeter::time(int n, const Work& work, const Work& before) {
     const Clock::time_point start = Clock::now();
     work();
     session_.wait();
-    const double ms = ms_since(start);
+    const double ms = elapsed_ms(start);
     best = std::min(best, ms);
     sum += ms;
   }
@@ -98,7 +98,7 @@ std::vector<StepCosts::Append> StepCostMeter::append_costs() {
     const size_t n = costs.size();
     const auto never_pays = [&](size_t i) { return costs[i].ms > kNeverPays * costs_.plain_ms; };
     if (rows > max_rows || (n >= 2 && never_pays(n - 1) && never_pays(n - 2))) break;
-    if (n >= 2 && ms_since(start) > kBudgetMs) {
+    if (n >= 2 && elapsed_ms(start) > kBudgetMs) {
       const StepCosts::Append& last = costs.back();
       const double row_ms = std::max(0.0, last.ms - costs_.plain_ms) / (last.rows - 1);
       costs.push_back({rows, last.ms + row_ms * (rows - last.rows)});
