@@ -9,8 +9,15 @@ target_sources(lucebox_engine PRIVATE
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_sources(lucebox_engine PRIVATE cpu/isa_avx2.cpp cpu/isa_avx512.cpp)
   set_source_files_properties(cpu/isa_avx2.cpp cpu/isa_avx512.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-  set_source_files_properties(cpu/isa_avx2.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  # GCC at -O3 copies the bodies for conditions and arguments that are constant in a loop: a third of the compiler's time
+  # and an eighth of the code, for products that are not faster.
+  set(no_copies)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(no_copies -fno-unswitch-loops -fno-ipa-cp-clone -fno-split-loops -fno-split-paths -fno-loop-interchange
+      -fno-tree-partial-pre)
+  endif()
+  set_source_files_properties(cpu/isa_avx2.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;${no_copies}")
   # The last two flags: GCC mistakes the "undefined" operands of its own AVX-512 header for uninitialised variables.
   set_source_files_properties(cpu/isa_avx512.cpp PROPERTIES COMPILE_OPTIONS
-    "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mfma;-mf16c;-mprefer-vector-width=512;-Wno-uninitialized;-Wno-maybe-uninitialized")
+    "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mfma;-mf16c;-mprefer-vector-width=512;${no_copies};-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()
