@@ -28,7 +28,7 @@ MODELS: dict[str, Callable[[str], Shape]] = {
     "small heads": lambda dtype: Shape("qwen35", dtype, d_state=32, **HYBRID),  # inputs without a fused kernel
     "attention": lambda dtype: Shape("qwen3", dtype, n_layers=2, ffn=256, **SIZES),
     "odd rows": lambda dtype: Shape("qwen3", dtype, n_layers=1, ffn=320, **(SIZES | {"hidden": 192})),  # no skinny GEMM
-    "mixture": lambda dtype: Shape("qwen3moe", dtype, n_layers=2, expert_ffn=256, **SIZES),
+    "mixture": lambda dtype: Shape("qwen3moe", dtype, n_layers=1, expert_ffn=256, **SIZES),
 }
 DRAFT = DraftShape(n_target_layers=2, taps=(1, 0), sliding=(True, False), ffn=256, mask_token=VOCAB - 1, **SIZES)
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "drawn": {"temperature": 0.8, "top_p": 0.95, "seed": 3}}

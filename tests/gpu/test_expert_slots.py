@@ -94,8 +94,8 @@ def test_long_prompts(
     """Experts stream past the slots, also where another session decodes between the layers of a prompt, and changes
     what is in the slots."""
     path = write_model(tmp_path / "model.gguf", shape)
-    options: dict[str, Any] = {"context": 384, "prefill_chunk": 288, **INT8}
-    ids, short = random_ids(300, shape.vocab, seed), random_ids(9, shape.vocab, seed + 1).tolist()
+    options: dict[str, Any] = {"context": 192, "prefill_chunk": 128, **INT8}
+    ids, short = random_ids(140, shape.vocab, seed), random_ids(9, shape.vocab, seed + 1).tolist()
 
     def logits(**more: Any) -> list[Any]:
         engine = open_engine(path, pack=pack, **options, **more)
@@ -107,7 +107,7 @@ def test_long_prompts(
             other.sync(np.array(text, np.int32))
             text.append(other.sample(sampler))
 
-        session.sync(ids[:288], between_layers=between)
+        session.sync(ids[:128], between_layers=between)
         first = session.logits()
         session.sync(ids)
         return [first, session.logits(), *decode(session, ids.tolist(), 3), *text]
@@ -120,7 +120,7 @@ def test_long_prompts(
 
 def test_several_sequences(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     path = write_model(tmp_path / "model.gguf", SHAPES["q8_0"])
-    texts = [random_ids(5 + n, 131, seed + n) for n in range(10)]
+    texts = [random_ids(5 + n, 131, seed + n) for n in range(7)]
 
     def logits(**more: Any) -> list[Any]:
         engine = open_engine(path, pack=pack, context=64, **INT8, **more)
@@ -134,9 +134,7 @@ def test_several_sequences(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) ->
         fork.sync(np.append(texts[0], [1, 2, 3]).astype(np.int32))
         return [session.logits() for session in (*sessions, fork)]
 
-    want = logits()
-    for slots in (3, 6):
-        assert all(np.array_equal(a, b) for a, b in zip(logits(expert_slots=slots), want, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(logits(expert_slots=3), logits(), strict=True))
 
 
 @pytest.mark.parametrize("budget", [3, pytest.param(12, marks=pytest.mark.slow)])

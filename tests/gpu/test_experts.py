@@ -158,7 +158,7 @@ def test_checkpoints_of_few_bits(pack: _engine.gpu.Pack, tmp_path: Path, kind: s
 def test_company_changes_no_bit_of_a_mixture(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     """With batch_invariant, ten sequences in one pass."""
     sizes = {"hidden": 256, "n_heads": 4, "head_dim": 64, "expert_ffn": 256}
-    path = write_model(tmp_path / "model.gguf", Shape("qwen3moe", "BF16", n_layers=2, **sizes))
+    path = write_model(tmp_path / "model.gguf", Shape("qwen3moe", "BF16", n_layers=1, **sizes))
     engine = open_engine(path, pack=pack, activations="int8", kv="f16", context=64, batch_invariant=True)
     texts = [random_ids(n + 2, 131, seed + n) for n in range(10)]
 

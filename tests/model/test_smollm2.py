@@ -28,6 +28,7 @@ def test_exact_mode(smollm2: Path, case: dict) -> None:
     assert logprobs.argmax(-1).tolist() == want["output_ids"]
 
 
+@pytest.mark.slow  # 4 s; every day, test_tiny_hybrid.py compares these activations
 def test_int8_mode(smollm2: Path) -> None:
     """Rounding noise is chaotic: another order of fp32 sums moves one prompt by 0.03. So prompts are pooled."""
     exact, fast = (recorded.session(smollm2, activations=mode) for mode in ("f32", "int8"))
@@ -61,6 +62,7 @@ def test_the_catalog_names_layers_that_score(smollm2: Path) -> None:
     assert 1 + int(np.argmax(means[1:])) == 8  # the first line is an attention sink
 
 
+@pytest.mark.slow  # 3 s; every day, test_exact_mode has the weights and the test above the template
 def test_answers_a_question(smollm2: Path) -> None:
     question = {"role": "user", "content": "What is the capital of France?"}
     with LLM(smollm2, context=512, activations="f32", threads=1) as llm:
