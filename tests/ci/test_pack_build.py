@@ -490,7 +490,7 @@ def test_a_spill_of_one_compiler_is_excused_for_it_alone() -> None:
 # Two compilers
 
 
-@pytest.mark.parametrize("compiler", ["nvcc", "g++"])
+@pytest.mark.parametrize("compiler", [pytest.param("nvcc", marks=pytest.mark.slow), "g++"])  # 2 s each
 def test_without_nvcc_a_pack_has_the_code_for_older_drivers(compiler: str, tmp_path: Path) -> None:
     """nvcc, or the C++ compiler that it needs, is missing."""
     folder = tree(tmp_path / "tree", "sm_86", GOOD)

@@ -55,7 +55,7 @@ def opened(packs: list[_engine.gpu.Pack], folder: Path, draft: str, apart: bool,
     return open_engine(folder / "target.gguf", draft=named, **where, **({"decode_path": "graph"} | options))
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", ["mtp", pytest.param("dflash", marks=pytest.mark.slow)])  # 2 s each
 def test_drafts_have_the_same_bits(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """Candidates after prompts, rows and trees, beside the model, on another device and in the fp64 reference."""
     named = str(folder / "dflash.gguf") if draft == "dflash" else "mtp"

@@ -147,8 +147,8 @@ def test_speculative_steps_are_measured_and_replayed(tmp_path: Path) -> None:
     "shape, preset",
     [
         ("qwen35-tiny", "Q4_K_M"),
-        ("qwen3-tiny", "Q8_0"),
-        ("qwen35-tiny", "BF16"),
+        pytest.param("qwen3-tiny", "Q8_0", marks=pytest.mark.slow),  # every day, tests/gpu/test_bench.py runs it
+        pytest.param("qwen35-tiny", "BF16", marks=pytest.mark.slow),  # 1 s each
         ("qwen35moe-tiny", "Q4_K_M"),
         ("gpt-oss-tiny", "Q8_0"),
         ("qwen35-tiny", "NVFP4"),
