@@ -42,7 +42,8 @@ class LocalRoutes:
         self.layers.append(routes)
         logits = np.zeros((self.n_states, self._n_experts))
         np.put_along_axis(logits, routes, LOGIT, axis=1)
-        return (self._solve @ logits).T.astype(np.float32)
+        rows: NDArray[np.float32] = (self._solve @ logits).T.astype(np.float32)
+        return rows
 
     def embedding(self, dtype: str) -> Bytes:
         """The rows of the states; token t has row t % n_states."""
