@@ -201,7 +201,8 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   const int pages = n_pages(options_.kv_tokens);
   pools_.all = make_pool(KvRows::kAll, pages);
   if (const Window window(layer_shapes()); window.exists())
-    pools_.windows = make_pool(KvRows::kWindow, window.pool_pages(state_options(), options_.window_sessions, pages));
+    pools_.windows = make_pool(KvRows::kWindow,
+                               window.pool_pages(state_options(), options_.window_sessions, plan.parts[0].n, pages));
   link_shards();
   load(kept, progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);

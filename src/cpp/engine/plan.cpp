@@ -36,7 +36,7 @@ struct EngineSizes {
   // Pages of the layers with a window, beside so many of the others.
   int window_pages(int pages) const {
     return Window(models.layer_shapes())
-        .pool_pages(state_options(options), std::max(options.window_sessions, 1), pages);
+        .pool_pages(state_options(options), std::max(options.window_sessions, 1), part.n, pages);
   }
   size_t kv_bytes(int pages) const {
     const std::vector<LayerShape> shapes = models.layer_shapes();

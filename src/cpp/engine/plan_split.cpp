@@ -48,7 +48,7 @@ class LayerDivision {
     const std::vector<LayerShape> shapes = models.layer_shapes();
     const StateOptions state = state_options(options);
     const int pages = n_pages(std::max(options.kv_tokens, options.context));
-    const int windows = Window(shapes).pool_pages(state, 1, pages);
+    const int windows = Window(shapes).pool_pages(state, 1, n, pages);
     for (int i = 0; i < models.target->info().n_layers; ++i)
       layers_.push_back(devices[0]->weight_bytes(*models.target, {1, 3, {i, i + 1}}) +
                         PageMemory::layer_bytes(shapes, i, KvRows::kAll, state, pages) +

@@ -215,6 +215,7 @@ void Timeline::prefill_in_stages(std::span<const int32_t> ids, const Interrupted
       run_stages(stages, between);
       const auto done = std::move(stages.back());
       if (!done) continue;
+      state_.end_staged(done->append);
       add_tokens(ids.subspan(done->first, done->rows.n));
       after_chunk(buffers, done->first, done->rows.n);
     }

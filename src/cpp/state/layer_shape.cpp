@@ -32,11 +32,11 @@ Window::Window(std::span<const LayerShape> layers) {
 
 // A sequence also keeps the page of the kMaxTree rows that a rewind may drop, and the pages of the rows that decode
 // steps write ahead (SequenceState::reach_ahead).
-int Window::pool_pages(const StateOptions& options, int sessions, int n_all_pages) const {
+int Window::pool_pages(const StateOptions& options, int sessions, int n_stages, int n_all_pages) const {
   if (!exists()) return 0;
   constexpr int kAhead = 3, kRewind = kMaxTree / kPageTokens;
   const int64_t n = int64_t{sessions} * (max_pages() + kRewind + kAhead) +
-                    int64_t{std::min(sessions, 2)} * n_pages(options.append_rows);
+                    int64_t{n_stages + (sessions > 1 ? 1 : 0)} * n_pages(options.append_rows);
   return static_cast<int>(std::min<int64_t>(n, n_all_pages));
 }
 

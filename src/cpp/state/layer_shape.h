@@ -75,9 +75,9 @@ class Window {
   int first_page(int n_tokens) const { return std::max(n_pages(n_tokens) - max_pages(), 0); }
   // The shortest length whose window begins at this page or later.
   int shortest(int first_page) const { return first_page == 0 ? 0 : (first_page + max_pages() - 1) * kPageTokens + 1; }
-  // Pages for `sessions` sequences that all generate, of which two at a time compute an append of options.append_rows
-  // rows; with all rows of every sequence in n_all_pages pages.
-  int pool_pages(const StateOptions& options, int sessions, int n_all_pages) const;
+  // Pages for `sessions` sequences that all generate, of which two at a time compute appends of options.append_rows
+  // rows, one of them up to n_stages appends; with all rows of every sequence in n_all_pages pages.
+  int pool_pages(const StateOptions& options, int sessions, int n_stages, int n_all_pages) const;
 
  private:
   int rows_ = 0;

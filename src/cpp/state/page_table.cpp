@@ -33,7 +33,7 @@ PageTable::~PageTable() {
 }
 
 int PageTable::n_spare() const {
-  const int first = window_.first_page(std::max(n_tokens_ - kMaxTree, 0));
+  const int first = window_.first_page(std::max(n_tokens_ - n_staged_ - kMaxTree, 0));
   return std::clamp(first - windows_.first(), 0, static_cast<int>(windows_.pages().size()));
 }
 

@@ -99,7 +99,13 @@ class PageTable {
   void check_rows(int rows) const;  // throws kInvalid if the rows do not fit the context
   void begin_append(int rows, bool is_tree);
   void end_append();
-  void abort_append() { appending_ = appended_ = false; }
+  // Committed rows whose ops are not all sent: the window of the oldest of them stays.
+  void begin_staged(int rows) { n_staged_ += rows; }
+  void end_staged(int rows) { n_staged_ -= rows; }
+  void abort_append() {
+    appending_ = appended_ = false;
+    n_staged_ = 0;
+  }
   void commit_chain(int keep);
   // Accepts a path of a tree. Returns whether K and V have to be moved. Call end_commit() next.
   bool accept(std::span<const int32_t> path);
@@ -114,6 +120,7 @@ class PageTable {
   PageList all_, windows_;
   int n_tokens_ = 0;
   int n_folded_ = 0;  // tokens folded into S; the rest of n_tokens_ are pending rows
+  int n_staged_ = 0;  // of n_tokens_, the last ones
   bool pending_is_by_row_ = false;
   AppendNumbers numbers_;
   // appending_: between begin_append() and end_append(). appended_: from end_append() until commit, rewind or abort.

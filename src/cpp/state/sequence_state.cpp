@@ -20,7 +20,7 @@ KvPools own_pools(std::span<const LayerShape> layers, const StateOptions& option
   const int pages = n_pages(options.capacity);
   KvPools pools{own_pool(layers, KvRows::kAll, options, pages, stream), nullptr};
   if (const Window window(layers); window.exists())
-    pools.windows = own_pool(layers, KvRows::kWindow, options, window.pool_pages(options, 1, pages), stream);
+    pools.windows = own_pool(layers, KvRows::kWindow, options, window.pool_pages(options, 1, 1, pages), stream);
   return pools;
 }
 
@@ -215,6 +215,7 @@ SequenceState::StagedAppend SequenceState::begin_staged(int rows) {
   const StagedAppend append{table_.numbers(), rows};
   table_.end_append();
   table_.commit_chain(rows);
+  table_.begin_staged(rows);
   return append;
 }
 

@@ -98,10 +98,11 @@ class SequenceState {
     int rows;
   };
   // Appends a chain and commits it before its ops are sent. Each shard calls begin_on() before its first op of the
-  // append; before the next append that is not staged, all shards have been sent all ops. To end such an append
-  // half-way, call abort_append() and rewind to a length whose rows are computed.
+  // append, and end_staged() follows once all shards have been sent all ops, before the next append that is not
+  // staged. To end such appends half-way, call abort_append() and rewind to a length whose rows are computed.
   StagedAppend begin_staged(int rows);
   void begin_on(int shard, const StagedAppend& append);
+  void end_staged(const StagedAppend& append) { table_.end_staged(append.rows); }
   // shard: one that has the layer.
   KvLayer kv(int layer, int shard = 0) const { return shards_[shard]->kv(layer); }
   const int32_t* n_past(int shard = 0) const { return shards_[shard]->n_past(); }

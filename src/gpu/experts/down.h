@@ -13,7 +13,7 @@ namespace lb::gpu {
 
 // Choices whose weights a lane loads together, for both outputs: as many as registers allow.
 template <int kXBits>
-inline constexpr int kDownChoices = kXBits < 16 && kHoldsEightPieces ? 4 : 2;
+inline constexpr int kDownChoices = (kXBits < 16 ? 2 : 1) * (kHoldsEightPieces ? 2 : 1);
 
 // Copies n outputs from `first` on of the row's missing experts. Blocks of rows that share one write the same bytes.
 LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {
