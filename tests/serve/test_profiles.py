@@ -125,7 +125,8 @@ GEMMA4 = """<bos>{%- if enable_thinking or tools %}<|turn>system
 
 def test_gemma4() -> None:
     card = profile("gemma4", ChatTemplate(GEMMA4, where="x"))
-    assert (card.dialect, card.takes_tools, card.takes_calls) == ("gemma4", True, True)
+    assert (card.name, card.dialect, card.takes_tools, card.takes_calls) == ("gemma4", "gemma4", True, True)
+    assert card.defaults(thinking=True, tools=True) == Sampling(temperature=1.0, top_p=0.95, top_k=64)
     assert card.thinking is not None and card.thinking.variable == "enable_thinking"
     assert (card.thinking.open, card.thinking.close) == ("<|channel>thought\n", "<channel|>")
 
