@@ -16,8 +16,11 @@ from lucebox.selftest.products import linear_of_device
 
 __all__ = ["mixtures", "routes"]
 
-_TERMS, _MIN_GROUPED_ROWS = 64, 9
-_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", "F8_E4M3")
+_TERMS, _MIN_GROUPED_ROWS = 64, 17
+_TYPES = (
+    *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"),
+    *("MXFP4", "IQ4_NL", "IQ4_XS", "NVFP4", "F8_E4M3"),
+)
 
 
 def routes(rng: np.random.Generator) -> Iterator[Case]:

@@ -48,7 +48,7 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
     for dtype, block in BLOCKS.items():
         for n_out, n_in in PRODUCTS:
             w = weights_of(rng, dtype, n_out * n_in)
-            for rows in ROW_COUNTS if dtype in EXPANDED else (1,):
+            for rows in ROW_COUNTS if dtype in (*EXPANDED, "F32") else (1,):
                 x = normal(rng, rows, n_in)
                 add = normal(rng, rows, n_out) if rows % 2 else None
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
