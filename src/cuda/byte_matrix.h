@@ -165,18 +165,6 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
     a.r[2 + i] = pack_pair(v[2], v[3], T{});
   }
 }
-// Signed bytes.
-template <class T>
-LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
-  expand(a, h, scale, [](uint32_t word) {
-    const uint32_t bytes = word ^ 0x80808080u;
-    f32x4 v;
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j)  // bits of the float 2^23 + 128 + byte
-      v[j] = quant::float_of(__byte_perm(bytes, 0x4b000000u, 0x7540 + j)) - 8388736.0f;
-    return v;
-  });
-}
 
 // expand_codes() does the same for bytes below 128, with one instruction less per byte. Its fields come from
 // code_field(scale, offset) of the row.

@@ -76,6 +76,15 @@ LB_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return y;
 }
 
+// Four signed bytes as numbers: the bits of the float 2^23 + 128 + byte, minus 2^23 + 128.
+LB_DEVICE f32x4 signed_numbers(uint32_t word) {
+  const uint32_t bytes = word ^ 0x80808080u;
+  f32x4 v;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) v[j] = quant::float_of(__byte_perm(bytes, 0x4b000000u, 0x7540 + j)) - 8388736.0f;
+  return v;
+}
+
 // (v & mask) | bits in one lop3; the compiler would emit two instructions for two immediate operands.
 LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
   uint32_t y;

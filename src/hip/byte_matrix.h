@@ -147,12 +147,5 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
   LB_UNROLL
   for (int i = 0; i < 2 * kOperandWords; ++i) a.r[i / 4][i % 4] = pairs[i];
 }
-// Signed bytes.
-template <class T>
-LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
-  expand(a, h, scale, [](uint32_t word) {
-    return f32x4{float(int8_t(word)), float(int8_t(word >> 8)), float(int8_t(word >> 16)), float(int8_t(word >> 24))};
-  });
-}
 
 }  // namespace lb::gpu

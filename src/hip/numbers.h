@@ -37,6 +37,11 @@ LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
   return __builtin_amdgcn_sudot4(false, int(a), true, b, c, false);
 }
 
+// Four signed bytes as numbers.
+LB_DEVICE f32x4 signed_numbers(uint32_t word) {
+  return {float(int8_t(word)), float(int8_t(word >> 8)), float(int8_t(word >> 16)), float(int8_t(word >> 24))};
+}
+
 LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
 
 // v_perm selects by byte: 0 to 7 pick a byte (0 is the lowest of the second operand), 8 to 11 replicate a sign bit,

@@ -148,13 +148,6 @@ void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale,
       a.v[i] = to_f16(v);
   }
 }
-// Signed bytes.
-template <class T>
-void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
-  expand(a, h, scale, [](uint32_t word) {
-    return f32x4{float(int8_t(word)), float(int8_t(word >> 8)), float(int8_t(word >> 16)), float(int8_t(word >> 24))};
-  });
-}
 
 // expand_codes() does the same for bytes below 128. Its fields come from code_field(scale, offset) of the row.
 inline f32x2 code_field(float scale, float offset) { return {scale, offset}; }
@@ -163,7 +156,7 @@ template <class T>
 void expand_codes(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& field) {
   for (const uint32_t word : h.r)
     if (word & 0x80808080u) sim::machine().fail("expand_codes takes bytes below 128, got %08x", word);
-  expand(a, h, field);
+  expand(a, h, field, signed_numbers);
 }
 
 }  // namespace lb::gpu

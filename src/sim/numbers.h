@@ -67,6 +67,11 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return y;
 }
 
+// Four signed bytes as numbers.
+inline f32x4 signed_numbers(uint32_t word) {
+  return {float(int8_t(word)), float(int8_t(word >> 8)), float(int8_t(word >> 16)), float(int8_t(word >> 24))};
+}
+
 // Results follow the order of NVIDIA's lookup8.
 inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   u32x2 y = {};

@@ -275,7 +275,7 @@ struct ExpandedHalves {
         if constexpr (requires { Format::numbers(0u); })
           expand(a[frag], codes[frag][i], of_half, Format::numbers);
         else
-          expand(a[frag], codes[frag][i], of_half);
+          expand(a[frag], codes[frag][i], of_half, signed_numbers);
       }
     }
   };
