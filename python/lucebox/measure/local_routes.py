@@ -25,8 +25,6 @@ Signs = NDArray[np.bool_]
 
 
 class LocalRoutes:
-    """The tensors of one model."""
-
     def __init__(self, hidden: int, vocab: int, n_experts: int, n_used: int, rng: np.random.Generator) -> None:
         self.n_states = min(vocab, hidden * 3 // 4)  # more make the least squares ill-conditioned
         self._signs = rng.integers(0, 2, (self.n_states, hidden)) > 0
@@ -37,7 +35,7 @@ class LocalRoutes:
         """[states, used] of each router made so far."""
 
     def router(self) -> NDArray[np.float32]:
-        """[experts, hidden] of the next layer."""
+        """Weights [experts, hidden] of the next layer's router, F32; appends its routes to `layers`."""
         routes = synthetic_routes(self.n_states, self._n_experts, self._n_used, self._rng)
         self.layers.append(routes)
         logits = np.zeros((self.n_states, self._n_experts))

@@ -134,14 +134,15 @@ def bytes_in_use(plan: MemoryPlan, slots: int) -> int:
 
 
 def prefix_cache_bytes(requested: int | None, n_caches: int, state_bytes: int) -> int:
-    """Main memory of one of the server's prefix caches: an equal part of what is requested for all, else of
-    DEFAULT_PREFIX_CACHE, or more for STATES_PER_SLOT states of each slot, up to a quarter of the available memory.
+    """Main memory of one of the server's n_caches prefix caches: its part of what is requested for all, else of
+    DEFAULT_PREFIX_CACHE, or more if STATES_PER_SLOT states of each slot need it, up to its part of a quarter of the
+    available memory.
 
-    state_bytes: the recurrent states of all slots."""
+    state_bytes: one state of each slot."""
     if requested is not None:
         return requested // n_caches
-    states = min(STATES_PER_SLOT * state_bytes, _engine.available_memory() // 4)
-    return max(DEFAULT_PREFIX_CACHE, states) // n_caches
+    states = min(STATES_PER_SLOT * state_bytes, _engine.available_memory() // 4 // n_caches)
+    return max(DEFAULT_PREFIX_CACHE // n_caches, states)
 
 
 def fitting_slots(plan: MemoryPlan, requested: int | None) -> int:

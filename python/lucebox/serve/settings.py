@@ -54,8 +54,8 @@ class ServeSettings:
     prefix, else to the less busy one."""
     prefix_cache: int | None = field(default=None, metadata=SIZE)
     """Main memory for the prefix caches of all models, so that common prefixes of prompts are computed once. 0: a
-    prompt reuses only what its slot has. None: 2GiB, or
-    more for four recurrent states of each slot, up to a quarter of the available memory."""
+    prompt reuses only what its slot has. None: 2GiB, or more
+    for four recurrent states of each slot, up to a quarter of the available memory."""
     prefix_cache_dir: str | None = None
     """A folder that keeps the prefix cache across restarts. None: memory only."""
     prefix_cache_disk: int = field(default=16 << 30, metadata=SIZE)
