@@ -5,8 +5,8 @@ expert_slots.py MODEL.gguf                                  decoding with 100, 6
 expert_slots.py MODEL.gguf --shares 100,50 -n 256 -d 2048   other shares, tokens and depth
 expert_slots.py MODEL.gguf --json out.json
 
-Successive tokens of a model of `make_synthetic_gguf.py --local-routes` share experts as those of text do; the routes of
-other synthetic mixtures are uniform. Tests are those of `lucebox bench`: greedy decoding, and prompts of consecutive
+Successive tokens of a model of `make_synthetic_gguf.py --local-routes` share experts as tokens of a text do; the
+routes of other synthetic mixtures are uniform. As in `lucebox bench`, decoding is greedy, and prompts are consecutive
 token ids. The first run of a test is not timed and fills the slots. A share below the experts of one token stands for
 these.
 """
@@ -27,7 +27,7 @@ from lucebox.models.planning import plan_memory
 
 @dataclass(frozen=True)
 class Row:
-    """One test with one number of slots."""
+    """A result in the JSON file."""
 
     model: str
     device: str
@@ -40,7 +40,7 @@ class Row:
     hits: float | None
     """Share of the chosen experts that were on the device; None if all are."""
     mb_per_token: float | None
-    """Copied, per token."""
+    """Megabytes of experts copied from host memory; None if all are on the device."""
 
 
 def row_of(m: Measurement, llm: lucebox.LLM) -> Row:

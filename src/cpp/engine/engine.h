@@ -158,7 +158,7 @@ class Engine {
   // appends: the append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory
   // there. While one device computes a chunk of a prompt, the previous device may compute the next chunk.
   void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
-  // The part of forward() on one shard of a model on several devices by layers, after that of the shard before it.
+  // The part of forward() on one shard of a model that is split by layers. Begin it after the previous shard's.
   std::unique_ptr<Model::PartPass> begin_part(int shard, const PassBuffers& buffers, const Append& append,
                                               const Taps* taps = nullptr) const;
   // forward() on one rank, as part of a recording.

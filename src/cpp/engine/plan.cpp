@@ -33,7 +33,7 @@ struct EngineSizes {
   }
   // Pages of the KV cache: as the options say, but at least one context.
   int kv_pages() const { return n_pages(std::max(options.kv_tokens, options.context)); }
-  // Pages of the layers with a window, beside so many of the others.
+  // Pages of the layers with a window, if the other layers have `pages`.
   int window_pages(int pages) const {
     return Window(models.layer_shapes())
         .pool_pages(state_options(options), std::max(options.window_sessions, 1), part.n, pages);

@@ -20,8 +20,8 @@ class PageMemory {
     size_t k_bytes = 0, v_bytes = 0;       // of a page
   };
 
-  // layers: the layers of all states; those of `range` that keep these rows have pages here. The stream must outlive
-  // the memory.
+  // layers: the layers of all states; the layers in `range` that keep these rows have pages here. The stream must
+  // outlive the memory.
   PageMemory(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options, int n_pages, Stream& stream,
              LayerRange range = {});
   static size_t planned_bytes(std::span<const LayerShape> layers, KvRows rows, const StateOptions& options, int n_pages,

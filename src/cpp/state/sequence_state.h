@@ -53,7 +53,7 @@ class SequenceState {
   const StateOptions& options() const { return options_; }
   std::span<const LayerShape> layers() const { return shards_.front()->layers(); }
 
-  // --- pages. Without more words: those of the layers that keep all rows. Window pages follow them.
+  // --- pages of the layers that keep all rows. Each call grows, shares or frees the window pages accordingly.
   const std::shared_ptr<PagePool>& pool() const { return table_.all().pool(); }
   std::span<const int32_t> pages() const { return table_.all().pages(); }  // in order; empty while swapped out
   int first_window_page() const { return table_.windows().first(); }       // 0: all rows, or no layer has a window
