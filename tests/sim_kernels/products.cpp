@@ -110,7 +110,7 @@ LB_KERNEL(expand_kernel, Io, 32, 1) {
   fill(c, 0);
   load(bytes, &rows[0], 16);
   load(of_rows, &fields[0], 8);
-  expand(a, bytes, of_rows);
+  expand(a, bytes, of_rows, signed_numbers);
   load_shared(b, tile + 0, 24);
   multiply(c, a, b);
   for_each(c, [&](int row, int col, float& v) { static_cast<float*>(p.out)[16 * row + col] = v; });
