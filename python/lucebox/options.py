@@ -86,7 +86,7 @@ class EngineOptions:
     draft_device: str | None = field(default=None, metadata=HOST)
     """Another GPU for the draft model, "cuda:1", if the whole model is on one GPU. It then holds the draft model with
     its keys and values, and a copy of the model's embedding and head, which drafts need. No token depends on it. None:
-    the model's device."""
+    the model's device; of several that have layers, the last."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata=MODEL | {"size": True})

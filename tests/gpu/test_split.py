@@ -347,8 +347,6 @@ def test_llm(
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "layer"}
-    with pytest.raises(UnsupportedError, match=r"draft models .* run on one device only"):
-        open_engine(path, draft="mtp", **both)
     with pytest.raises(UnsupportedError, match="the megakernel runs on one device only"):
         open_engine(path, decode_path="megakernel", **both)
     with pytest.raises(InvalidRequestError, match="a device is named twice"):

@@ -225,7 +225,7 @@ def test_a_group_of_sequences_per_stage(llm: LLM, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Scheduler, "_send", watched)
     monkeypatch.setattr(llm.model, "on_device", True)
-    monkeypatch.setattr(llm.model, "n_stages", 3)  # of which five sequences fill two
+    monkeypatch.setattr(llm.model, "max_groups", 3)  # of which five sequences fill two
     scheduler = started(llm, slots=5, cache=PrefixCache(64 << 20))
     jobs = submit_all(scheduler, (asked(llm, prompt, 20) for prompt in prompts))
     assert [sink.answer().text for _, sink in jobs] == want

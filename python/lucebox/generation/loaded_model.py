@@ -160,8 +160,9 @@ class LoadedModel:
         self.on_device = device.pack is not None
         """Whether a GPU computes asynchronously: the next pass may be sent before texts are emitted, and prefixes keep
         their KV pages on the device."""
-        self.n_stages = engine.n_stages
-        """Devices that compute one after the other, each its layers."""
+        self.max_groups = engine.n_stages if drafters.draft_model is None else 1
+        """Groups of sequences whose passes are in flight at the same time: one per device that has layers. With a draft
+        model one, because the last device computes a draft after the passes that it has been sent."""
         self._embedder: Embedder | None = None
 
     @property

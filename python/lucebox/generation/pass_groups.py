@@ -13,8 +13,8 @@ MIN_GROUP = 2  # sequences; a single row has other kernels than the rows of pass
 T = TypeVar("T")
 
 
-def pass_groups(sequences: Sequence[T], n_stages: int) -> list[Sequence[T]]:
-    """At most n_stages groups of nearly equal size."""
-    n = max(1, min(n_stages, len(sequences) // MIN_GROUP))
+def pass_groups(sequences: Sequence[T], max_groups: int) -> list[Sequence[T]]:
+    """At most max_groups groups of nearly equal size."""
+    n = max(1, min(max_groups, len(sequences) // MIN_GROUP))
     bounds = [len(sequences) * i // n for i in range(n + 1)]
     return [sequences[start:end] for start, end in pairwise(bounds)]

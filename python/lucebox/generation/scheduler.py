@@ -429,9 +429,9 @@ class Scheduler:
     def _group(self, due: list[Sequence]) -> list[Sequence]:
         """The sequences of the next pass: the group among those due whose last pass is the oldest. While a prompt waits
         or is computed, all decode together."""
-        if self._model.n_stages == 1 or not due or due[0].is_prefilling or self._has_prompt():
+        if self._model.max_groups == 1 or not due or due[0].is_prefilling or self._has_prompt():
             return due
-        groups = [[one for one in group if one in due] for group in pass_groups(self._running, self._model.n_stages)]
+        groups = [[one for one in group if one in due] for group in pass_groups(self._running, self._model.max_groups)]
         group = min(filter(None, groups), key=lambda group: min(one.pass_number for one in group))
         self._n_passes += 1
         for one in group:

@@ -373,7 +373,7 @@ def _parallel_s(llm: LLM, n: int, n_tokens: int, depth: int, window: Window) -> 
             session.reset()
             session.sync(own[:first])
             own[first] = session.sample(sampler)
-        groups = pass_groups(list(zip(sessions, ids, samplers, strict=True)), llm.model.n_stages)
+        groups = pass_groups(list(zip(sessions, ids, samplers, strict=True)), llm.model.max_groups)
 
         def send(group: Sequence[tuple[_engine.Session, Ids, _engine.Sampler]], end: int) -> None:
             if n > 1 and end <= first + n_tokens:

@@ -70,7 +70,7 @@ def resolve_draft_device(device: str, of_model: Sequence[Selection], pack: str |
     if len(of_model) > 1 or names == "cpu":
         raise InvalidRequestError(
             f"draft_device = {device}: the whole model must be on one other GPU, and it is on {names}. Name one GPU "
-            "for each, or no draft_device"
+            "for each, or no draft_device: a model on several GPUs has its draft model there too"
         )
     if f"{spec.backend}:{spec.index}" == names:
         raise InvalidRequestError(f"draft_device = {device}: the model is there. Name another GPU, or no draft_device")

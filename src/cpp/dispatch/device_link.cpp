@@ -79,9 +79,13 @@ bool DeviceLink::answers() {
   return true;
 }
 
+void LinkCopy::send() const {
+  if (link != nullptr) link->send(to, from, bytes);
+}
+
 void DeviceLink::send(void* to, const void* x, size_t bytes) {
   LB_ASSERT(bytes <= max_bytes_);
-  if (recorded_ != nullptr) return recorded_->push_back({to, x, bytes});
+  if (recorded_ != nullptr) return recorded_->push_back({this, to, x, bytes});
   const Slot& slot = slots_[n_sent_++ % kBuffers];
   const gpu::Queue &sender = from_->queue(), &receiver = to_->queue();
   auto* const source = static_cast<std::byte*>(const_cast<void*>(x));

@@ -34,20 +34,15 @@ class DeviceLink {
   std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
 
   // GpuStream::receive(): rows at x on the sender go to `to` on the receiver. norm_w: the weights, on the sender, of
-  // the norm that reads them.
-  void hand_over(float* to, const float* x, size_t bytes, const float* norm_w) {
-    to_->receive({this, from_, to, x, bytes, norm_w});
+  // the norm that reads them. after: another copy between these devices, which follows.
+  void hand_over(float* to, const float* x, size_t bytes, const float* norm_w, const LinkCopy& after = {}) {
+    to_->receive({from_, {this, to, x, bytes}, norm_w, after});
   }
   // Copies `bytes` bytes at x on the sender to `to` on the receiver, between the work sent to the streams before and
   // after. x may be overwritten by the sender's next work.
   void send(void* to, const void* x, size_t bytes);
   // Appends all further copies to a list instead of sending them; null: sends them.
-  struct Copy {
-    void* to;
-    const void* x;
-    size_t bytes;
-  };
-  void record(std::vector<Copy>* copies) { recorded_ = copies; }
+  void record(std::vector<LinkCopy>* copies) { recorded_ = copies; }
 
  private:
   static constexpr int kBuffers = 2;
@@ -70,7 +65,7 @@ class DeviceLink {
   std::string why_;  // the path is not kPeer
   std::vector<Slot> slots_;
   unsigned n_sent_ = 0;
-  std::vector<Copy>* recorded_ = nullptr;  // set by record(); else null
+  std::vector<LinkCopy>* recorded_ = nullptr;  // set by record(); else null
 };
 
 }  // namespace lb

@@ -306,10 +306,7 @@ void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
 }
 
 void GpuStream::flush() {
-  if (arrival_) {
-    const Arrival arrival = *std::exchange(arrival_, {});
-    arrival.link->send(arrival.to, arrival.from, arrival.bytes);
-  }
+  if (arrival_) std::exchange(arrival_, {})->send();
   for (const gpu::SkinnyStep& step : chain_.take()) start_skinny(step);
   if (gate_) {
     const gpu::GemmLaunches gemms = *std::exchange(gate_, {});
@@ -322,15 +319,15 @@ void GpuStream::flush() {
 bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   const Arrival arrival = *arrival_;
   GpuStream& sender = *arrival.sender;
-  if (sender.chain_.is_empty() || op.x != arrival.to) return false;
-  if (arrival.link->has_two_drivers()) return false;  // another chip's rounded x may have another layout
+  if (sender.chain_.is_empty() || op.x != arrival.rows.to) return false;
+  if (arrival.rows.link->has_two_drivers()) return false;  // another chip's rounded x may have another layout
   const Linear& first = readers.products[0];
   const int bits = gpu::skinny_x_bits(first);
   const RoundedRows x = x_buffer(readers, bits), sent_x = sender.next_x_buffer(readers);
   gpu::DeferredGemm deferred(one_order_);
   if (!deferred.begin(op, readers, x, pack_->target())) return false;
   RmsNorm sent_op = op;
-  sent_op.x = arrival.from;
+  sent_op.x = static_cast<const float*>(arrival.rows.from);
   sent_op.w = arrival.norm_w;
   const std::optional<gpu::SkinnyStep> step = sender.chain_.try_fuse(sent_op, readers, sent_x, sender.pack_->target());
   if (!step) return false;
@@ -338,8 +335,8 @@ bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   sender.chain_.take();  // the readers, which this stream runs
   sender.chain_is_at_end_ = false;
   arrival_.reset();
-  arrival.link->send(arrival.to, arrival.from, arrival.bytes);
-  arrival.link->send(x.high, sent_x.high, rounded_bytes(first.rows, first.n_in, bits == 16));
+  arrival.send();
+  arrival.rows.link->send(x.high, sent_x.high, rounded_bytes(first.rows, first.n_in, bits == 16));
   chain_ = deferred;
   return true;
 }

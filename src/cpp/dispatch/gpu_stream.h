@@ -33,14 +33,24 @@ namespace lb {
 class DeviceLink;
 class RankGroup;
 
+// A copy from a device's memory to another's.
+struct LinkCopy {
+  DeviceLink* link = nullptr;  // null: no copy
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+
+  void send() const;
+};
+
 // Rows that a stream on another device computes and a norm of this stream reads.
 struct Arrival {
-  DeviceLink* link;
   class GpuStream* sender;
-  float* to;            // in this stream's memory
-  const float* from;    // in the sender's memory
-  size_t bytes;         // of the rows
+  LinkCopy rows;
   const float* norm_w;  // the norm's weights, in the sender's memory
+  LinkCopy after;       // follows the rows
+
+  void send() const { rows.send(), after.send(); }
 };
 
 class GpuStream final : public Stream {

@@ -9,7 +9,7 @@ namespace {
 struct LinkedGraphs final : Recording {
   struct Stage {
     gpu::Graph graph;
-    std::vector<DeviceLink::Copy> copies;  // to the next stream
+    std::vector<LinkCopy> copies;  // to the next stream
   };
   std::vector<Stage> stages;
 };
@@ -22,21 +22,23 @@ void LinkedStreams::replay(std::unique_ptr<Recording>& recording, const std::fun
   const auto& stages = static_cast<const LinkedGraphs&>(*recording).stages;
   for (size_t i = 0; i < stages.size(); ++i) {
     stages[i].graph.launch(streams_[i]->queue());
-    for (const auto& [to, x, bytes] : stages[i].copies) links_[i].send(to, x, bytes);
+    for (const LinkCopy& copy : stages[i].copies) copy.send();
   }
 }
 
 std::unique_ptr<Recording> LinkedStreams::record(const std::function<void()>& work) const {
-  std::vector<std::vector<DeviceLink::Copy>> copies(streams_.size());
+  std::vector<std::vector<LinkCopy>> copies(streams_.size());
   struct RecordedLinks {
-    std::span<DeviceLink> links;
+    const std::vector<std::vector<DeviceLink*>>& links;
     ~RecordedLinks() {
-      for (DeviceLink& link : links) link.record(nullptr);
+      for (const auto& hop : links)
+        for (DeviceLink* link : hop) link->record(nullptr);
     }
   } recorded{links_};
   std::deque<GpuStream::Recorder> recorders;
   for (GpuStream* stream : streams_) recorders.emplace_back(*stream);
-  for (size_t i = 0; i < links_.size(); ++i) links_[i].record(&copies[i]);
+  for (size_t i = 0; i < links_.size(); ++i)
+    for (DeviceLink* link : links_[i]) link->record(&copies[i]);
   work();
   auto graphs = std::make_unique<LinkedGraphs>();
   for (size_t i = 0; i < streams_.size(); ++i) graphs->stages.push_back({recorders[i].finish(), std::move(copies[i])});

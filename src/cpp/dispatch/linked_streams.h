@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "dispatch/device_link.h"
@@ -14,9 +13,9 @@ namespace lb {
 
 class LinkedStreams {
  public:
-  // links: from each stream to the next.
-  LinkedStreams(std::vector<GpuStream*> streams, std::span<DeviceLink> links)
-      : streams_(std::move(streams)), links_(links) {}
+  // links: [streams - 1] from each stream to the next.
+  LinkedStreams(std::vector<GpuStream*> streams, std::vector<std::vector<DeviceLink*>> links)
+      : streams_(std::move(streams)), links_(std::move(links)) {}
 
   // As Stream::replay(), for work that sends its ops to one stream after the other: a graph per stream. A link's copies
   // stay outside the graphs, because queues of two drivers cannot wait for each other.
@@ -26,7 +25,7 @@ class LinkedStreams {
   std::unique_ptr<Recording> record(const std::function<void()>& work) const;
 
   std::vector<GpuStream*> streams_;
-  std::span<DeviceLink> links_;
+  std::vector<std::vector<DeviceLink*>> links_;  // from each stream to the next
 };
 
 }  // namespace lb

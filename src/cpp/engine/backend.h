@@ -31,6 +31,10 @@ struct Models {
   std::unique_ptr<DraftModel> draft;  // null: none
 
   Networks networks() const { return draft ? Networks{target.get(), draft.get()} : Networks{target.get()}; }
+  // Whether a part's device hands tapped rows to the next device, or to the draft model's.
+  bool hands_over_taps(const NetworkPart& part) const {
+    return draft && !part.has_draft && draft->taps_before(part.layers.end);
+  }
   // Layers of a sequence's state: the target's, then the draft model's.
   std::vector<LayerShape> layer_shapes() const;
 };

@@ -204,6 +204,7 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
     pools_.windows = make_pool(KvRows::kWindow,
                                window.pool_pages(state_options(), options_.window_sessions, plan.parts[0].n, pages));
   link_shards();
+  if (models_.draft && is_split_by_layers()) models_.draft->set_shard(n_shards() - 1);
   load(kept, progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   for (int i = 0; i < n_shards(); ++i) {
@@ -226,12 +227,21 @@ void Engine::link_shards() {
   std::vector<GpuStream*> streams;
   for (const auto& shard : shards_)
     if (n_shards() > 1) streams.push_back(static_cast<GpuStream*>(&shard->stream()));
-  if (has_draft_shard()) links_.emplace_back(*streams[1], *streams[0], tap_bytes(models_, options_));
+  if (has_draft_shard()) tap_links_.emplace_back(std::in_place, *streams[1], *streams[0], tap_bytes(models_, options_));
   if (is_split_by_layers()) {
-    for (size_t i = 0; i + 1 < streams.size(); ++i)
+    for (size_t i = 0; i + 1 < streams.size(); ++i) {
       links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_));
+      std::optional<DeviceLink>& taps = tap_links_.emplace_back();
+      if (models_.hands_over_taps(shards_[i]->part()))
+        taps.emplace(*streams[i], *streams[i + 1], tap_bytes(models_, options_));
+    }
+    std::vector<std::vector<DeviceLink*>> links;
+    for (size_t i = 0; i < links_.size(); ++i) {
+      links.push_back({&links_[i]});
+      if (tap_links_[i]) links.back().push_back(&*tap_links_[i]);
+    }
     token_link_.emplace(*streams.back(), *streams.front(), step_token_bytes());
-    linked_streams_.emplace(streams, links_);
+    linked_streams_.emplace(streams, std::move(links));
   }
   if (!is_split_by_tensors()) return;
   ranks_ = std::make_unique<RankGroup>(streams, exchange_values(rank_models_[0], options_));
@@ -256,7 +266,7 @@ void Engine::load(const KeptWeights* kept, const LoadProgress& progress) {
   }
   if (is_split_by_tensors()) models_.target->release_copies();
   if (models_.draft)
-    for (int i = 0; i < n_drafting_shards(); ++i) load_on(i, *models_on(i).draft);
+    for (const int i : drafting_shards()) load_on(i, *models_on(i).draft);
   plan_.experts.is_pinned = shard().experts_are_pinned();
 }
 
@@ -311,6 +321,7 @@ int Engine::n_rank_failures() const { return ranks_ == nullptr ? 0 : ranks_->n_f
 std::vector<std::string> Engine::links() const {
   std::vector<std::string> texts;
   for (const DeviceLink& link : links_) texts.push_back(link.to_string());
+  if (has_draft_shard()) texts.push_back(tap_links_[0]->to_string());
   if (ranks_ != nullptr) texts.push_back(ranks_->to_string());
   return texts;
 }
@@ -445,9 +456,13 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
     for (int i = 0; i < n_shards(); ++i) send_draft_rows(i, buffers_of(i, buffers), appends[i]);
     return check_intact();
   }
-  for (int i = first_target_shard(); i < n_shards(); ++i) begin_part(i, buffers, appends[i], taps)->finish();
-  send_draft_rows(n_shards() - 1, buffers, appends.back());
+  forward_layers(buffers, appends, taps);
+  if (!has_draft_shard()) send_draft_rows(n_shards() - 1, buffers, appends.back());
   check_intact();
+}
+
+void Engine::forward_layers(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps) const {
+  for (int i = first_target_shard(); i < n_shards(); ++i) begin_part(i, buffers, appends[i], taps)->finish();
 }
 
 std::unique_ptr<Model::PartPass> Engine::begin_part(int shard, const PassBuffers& buffers, const Append& append,
@@ -458,20 +473,23 @@ std::unique_ptr<Model::PartPass> Engine::begin_part(int shard, const PassBuffers
   std::function<void()> receive;
   if (shard > first_target_shard())
     receive = [&own, &from = buffers_of(shard - 1, buffers), shard, rows = append.tokens.size(), this] {
+      LinkCopy tapped_rows;
+      if (auto& link = tap_links_[shard - 1])
+        tapped_rows = {&*link, own.draft.taps, from.draft.taps, sizeof(float) * rows * models_.draft->tap_width()};
       links_[shard - 1].hand_over(own.workspace.x, from.workspace.x, sizeof(float) * rows * model().info().hidden,
-                                  model().next_norm(shards_[shard - 1]->part()));
+                                  model().next_norm(shards_[shard - 1]->part()), tapped_rows);
     };
   return std::make_unique<Model::PartPass>(*models_.target, shards_[shard]->part(), tapped, own.workspace,
                                            options_.activations, *own.stream, taps, std::move(receive));
 }
 
 LayerOutputs Engine::draft_taps(int shard, const PassBuffers& buffers) const {
-  if (!models_.draft) return {};
+  if (buffers.draft.taps == nullptr) return {};
   return {draft_on(shard).taps(), buffers.draft.taps};
 }
 
 void Engine::send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const {
-  if (!models_.draft || shard >= n_drafting_shards()) return;
+  if (!models_.draft) return;
   const int rows = static_cast<int>(append.tokens.size());
   draft_on(shard).context({buffers.draft.taps, append.tokens.data(), append.positions.data(), rows, append.segments},
                           buffers.draft, options_.activations, *buffers.stream);
@@ -485,7 +503,7 @@ void Engine::forward_drafts(const PassBuffers& buffers, const Append& append) co
 }
 
 void Engine::hand_over_taps(float* to, const float* from, int rows) const {
-  links_[0].send(to, from, sizeof(float) * rows * models_.draft->tap_width());
+  tap_links_[0]->send(to, from, sizeof(float) * rows * models_.draft->tap_width());
 }
 
 void Engine::forward_rank(int rank, const PassBuffers& buffers, const Append& append) const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
@@ -117,8 +118,13 @@ class Engine {
   int n_shards() const { return static_cast<int>(shards_.size()); }
   // Whether the first shard has the draft model alone, and the second the whole target.
   bool has_draft_shard() const { return drafter_.has_value(); }
-  // The shards [0, n_drafting_shards()) have a draft model, if the engine has one.
-  int n_drafting_shards() const { return has_draft_shard() ? 1 : n_shards(); }
+  // The shards that have a draft model, if the engine has one: every rank, the last of shards with layers, or the draft
+  // model's own.
+  auto drafting_shards() const {
+    return has_draft_shard() ? std::views::iota(0, 1) : std::views::iota(first_head_shard(), n_shards());
+  }
+  // Whether the devices that verify a draft model's tree can grow it, without the host.
+  bool grows_trees() const { return !has_draft_shard() && !is_split_by_layers(); }
   int first_target_shard() const { return has_draft_shard() ? 1 : 0; }
   // Whether each shard has some of the layers.
   bool is_split_by_layers() const { return shards_.size() > 1 && rank_models_.empty() && !has_draft_shard(); }
@@ -153,19 +159,25 @@ class Engine {
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
   }
-  // Runs the target's forward pass over an append, then computes the draft model's rows of that append, on every rank.
-  // A draft model on a device of its own follows in forward_drafts(), which no recording has.
+  // Runs the target's forward pass over an append, then computes the draft model's rows of that append, on every shard
+  // that drafts. A draft model on a device of its own follows in forward_drafts(), which no recording has.
   // appends: the append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory
   // there. While one device computes a chunk of a prompt, the previous device may compute the next chunk.
   void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
-  // The part of forward() on one shard of a model that is split by layers. Begin it after the previous shard's.
+  // The target's part of forward(), if the model is not split by tensors.
+  void forward_layers(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
+  // The part of forward_layers() on one shard of a model that is split by layers. Begin it after the previous shard's.
+  // Tapped rows of earlier layers arrive with the residual stream.
   std::unique_ptr<Model::PartPass> begin_part(int shard, const PassBuffers& buffers, const Append& append,
                                               const Taps* taps = nullptr) const;
   // forward() on one rank, as part of a recording.
   void forward_rank(int rank, const PassBuffers& buffers, const Append& append) const;
-  // Call after forward() and with its append on the first shard: computes the draft model's rows if that shard has it.
+  // Computes the draft model's rows of an append whose last layers have been sent, on a shard that drafts; no effect
+  // without a draft model.
+  void send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const;
+  // Call after forward() and with its append on the first shard: computes the draft model's rows if it is alone there.
   void forward_drafts(const PassBuffers& buffers, const Append& append) const;
-  // Copies tapped rows from the target's shard to the draft model's.
+  // Copies tapped rows from the target's shard to the draft model's own.
   void hand_over_taps(float* to, const float* from, int rows) const;
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the memory of a shard that computes
   // logits. logits: null: its pass buffers'.
@@ -190,8 +202,7 @@ class Engine {
   void load(const KeptWeights* kept, const LoadProgress& progress);
   std::shared_ptr<PagePool> make_pool(KvRows rows, int n_pages) const;
   void link_shards();
-  void send_draft_rows(int shard, const PassBuffers& buffers, const Append& append) const;
-  // Where the target's pass leaves the rows that the draft model on the shard reads; nowhere without one.
+  // Where the target's pass leaves the rows that the draft model reads; nowhere without one.
   LayerOutputs draft_taps(int shard, const PassBuffers& buffers) const;
   const Models& models_on(int shard) const {
     if (has_draft_shard() && shard == 0) return *drafter_;
@@ -210,7 +221,9 @@ class Engine {
   mutable std::string fingerprint_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<EngineTurn> turn_;
-  mutable std::vector<DeviceLink> links_;               // from each shard to the next, or to the draft model's
+  mutable std::vector<DeviceLink> links_;  // from each shard to the next, if split by layers
+  // Of tapped rows: from each shard to the next, or to the draft model's own; none from a shard without such rows.
+  mutable std::vector<std::optional<DeviceLink>> tap_links_;
   mutable std::optional<DeviceLink> token_link_;        // from the last shard to the first, if split by layers
   std::optional<LinkedStreams> linked_streams_;         // of all shards, if split by layers
   std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors

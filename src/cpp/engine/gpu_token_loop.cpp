@@ -117,6 +117,13 @@ struct StepTaps {
   float* row = nullptr;   // [width]
   float* ring = nullptr;  // [StepRing::kRows, width]
   int width = 0;
+
+  void keep(const int32_t* slot, Stream& stream) const {
+    if (layers.empty()) return;
+    run(CopyRows{
+            .x = row, .y = ring, .rows = 1, .dim = width, .y_rows = StepRing::kRows, .y_stride = width, .first = slot},
+        stream);
+  }
 };
 
 // Runs a step's forward pass.
@@ -129,15 +136,7 @@ void run_step(const Model& model, const Workspace& workspace, const StepTaps& ta
                          .outputs = {taps.layers, taps.row},
                          .interrupted = nullptr};
   model.forward(append, workspace, activations, stream);
-  if (!taps.layers.empty())
-    run(CopyRows{.x = taps.row,
-                 .y = taps.ring,
-                 .rows = 1,
-                 .dim = taps.width,
-                 .y_rows = StepRing::kRows,
-                 .y_stride = taps.width,
-                 .first = state.n_past(shard)},
-        stream);
+  taps.keep(state.n_past(shard), stream);
   model.head(workspace.y, b.rows, b.logits, activations, stream);
 }
 
@@ -570,7 +569,8 @@ class LayerLoop final : public GpuTokenLoop {
                      .positions = {i < shard_ ? own.positions : buffers_.positions, 3 * rows},
                      .segments = {&segments_[i], 1}};
     }
-    engine_.forward(engine_.buffers(), appends_);
+    engine_.forward_layers(engine_.buffers(), appends_);
+    taps_.keep(state_.n_past(shard_), stream_);
     engine_.head_on(shard_, engine_.buffers(), 0, buffers_.rows, buffers_.logits);
   }
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override {

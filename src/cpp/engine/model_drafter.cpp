@@ -38,7 +38,7 @@ void ModelDrafter::send(int32_t root, int depth) {
   std::array<int32_t, 3 * kMaxTree> positions;
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < n_positions; ++r) positions[axis * n_positions + r] = n_past + r;
-  for (int i = 0; i < timeline_.engine().n_drafting_shards(); ++i) {
+  for (const int i : timeline_.engine().drafting_shards()) {
     Stream& stream = state.stream_of(i);
     stream.upload(memory_[i].root.token, &root, sizeof root);
     stream.upload(memory_[i].root.positions, positions.data(), 3 * n_positions * sizeof(int32_t));
@@ -51,7 +51,7 @@ void ModelDrafter::send(int depth) {
   sent_depth_ = depth;
   const Engine& engine = timeline_.engine();
   SequenceState& state = timeline_.state();
-  for (int i = 0; i < engine.n_drafting_shards(); ++i) {
+  for (const int i : engine.drafting_shards()) {
     Stream& stream = state.stream_of(i);
     stream.replay(recordings_[i][depth], [&] {
       DraftWorkspace workspace = engine.buffers_of(i, engine.buffers()).draft;
@@ -87,9 +87,9 @@ void ModelDrafter::grow(int shard, int max_rows, int rows) {
 Draft ModelDrafter::tree(int max_rows) {
   const std::lock_guard lock(timeline_.turn());
   Draft tree;
-  const int n = timeline_.engine().n_drafting_shards();
-  for (int i = 0; i < n; ++i) grow(i, max_rows, 1);
-  timeline_.state().stream_of(n - 1).download(&tree, memory_[n - 1].tree, sizeof tree);
+  const auto shards = timeline_.engine().drafting_shards();
+  for (const int i : shards) grow(i, max_rows, 1);
+  timeline_.state().stream_of(shards.back()).download(&tree, memory_[shards.back()].tree, sizeof tree);
   return tree;
 }
 

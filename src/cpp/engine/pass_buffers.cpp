@@ -28,7 +28,7 @@ void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& mode
   float* logits = carver.take<float>(has_logits ? static_cast<size_t>(kLogitRows) * models.target->info().vocab : 0);
   int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
   float* taps = nullptr;  // to hand over
-  if (models.draft && !part.has_draft)
+  if (models.hands_over_taps(part))
     taps = carver.take<float>(static_cast<size_t>(max_rows), static_cast<size_t>(models.draft->tap_width()));
   std::optional<SparseBlocks> sparse;
   if (options.sparse_prefill > 0 && part.has_target && max_rows == std::max(options.prefill_chunk, 1)) {

@@ -48,7 +48,7 @@ struct PassBuffers {
   int32_t* parents;        // [kMaxTree]; this and the next two: steps only
   uint64_t* ancestors;     // [kMaxTree]
   float* logits;           // [kLogitRows, vocab]; null but on the last shard
-  DraftWorkspace draft{};  // the draft model's buffers; null without one, and but for the taps where it is elsewhere
+  DraftWorkspace draft{};  // the draft model's buffers; null without one. Where it is elsewhere: taps to hand over, or null
   PassInputs* pass;        // [1]
   RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model

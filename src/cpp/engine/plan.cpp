@@ -58,7 +58,9 @@ struct EngineSizes {
                                                       part.has_draft ? models.draft.get() : nullptr, options)
                           : 0;
   }
-  size_t step_rows() const { return step_row_bytes(models.draft.get(), device, *models.target, options); }
+  size_t step_rows() const {
+    return part.is_last() ? step_row_bytes(models.draft.get(), device, *models.target, options) : 0;
+  }
   // The last device chooses the tokens of a model that is split by layers.
   size_t loop() const { return part.is_last() && part.has_target ? device.loop_bytes(*models.target, options) : 0; }
   size_t scratch() const { return device.scratch_bytes(stream_needs(models, options, part)); }
@@ -71,9 +73,7 @@ struct EngineSizes {
   size_t pass_buffers() const { return Shard::pass_buffers_bytes(models, options, part); }
   size_t hand_over() const {
     if (models.target->is_slice()) return exchange_bytes(models, options);
-    if (!part.has_draft) return DeviceLink::planned_bytes(tap_bytes(models, options));
-    if (part.n == 1) return 0;
-    return DeviceLink::planned_bytes(part.is_last() ? step_token_bytes() : row_bytes(models, options));
+    return hand_over_bytes(models, options, part);
   }
   // Buffers that all sessions share.
   size_t shared() const { return scratch() + pass_buffers() + hand_over(); }
@@ -129,10 +129,10 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   add({
       {"activations", engine.pass_buffers() - logits, activations_detail(options)},
       {"hand-over", engine.hand_over(),
-       models.target->is_slice()      ? "values on their way from the other devices"
-       : !part.has_draft              ? "rows on their way to the draft model"
-       : part.is_last() && part.n > 1 ? "tokens on their way to the first device"
-                                      : "rows on their way to the next device"},
+       models.target->is_slice() ? "values on their way from the other devices"
+       : part.n == 1    ? "rows on their way to the draft model"
+       : part.is_last() ? "tokens on their way to the first device"
+                        : "rows on their way to the next device"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
@@ -197,6 +197,12 @@ size_t step_token_bytes() { return sizeof(int32_t) * kMaxStepRows; }
 
 size_t tap_bytes(const Models& models, const EngineOptions& options) {
   return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) * models.draft->tap_width();
+}
+
+size_t hand_over_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part) {
+  const size_t taps = models.hands_over_taps(part) ? DeviceLink::planned_bytes(tap_bytes(models, options)) : 0;
+  if (part.n == 1) return taps;
+  return taps + DeviceLink::planned_bytes(part.is_last() ? step_token_bytes() : row_bytes(models, options));
 }
 
 long exchange_values(const Models& models, const EngineOptions& options) {

@@ -21,6 +21,9 @@ MemoryPlan make_tower_plan(VisionTower& tower, const DeviceSizes& sizes, const E
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);
 
+// Buffers of a part's links to other devices.
+size_t hand_over_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part);
+
 // The input of a step, which the last device of a model that is split by layers hands to the first.
 size_t step_token_bytes();
 

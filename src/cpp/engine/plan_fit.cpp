@@ -174,14 +174,15 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
       is_copied_to_device(!sizes.maps_weights()),
       is_slice(models.target->is_slice()),
       experts(experts_of(models)),
-      part(part) {}
+      part(part),
+      n_layers(models.target->info().n_layers) {}
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
   const std::string layers = is_slice           ? "a part of every layer: "
                              : !part.has_target ? "embedding and head, which drafts need: "
                              : part.n == 1      ? ""
-                                                : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
+                                                : cat("layers ", part.layers.first, " to ", std::min(part.layers.end, n_layers) - 1, ": ");
   const size_t slots = experts.host_bytes > 0 ? experts.slots * experts.slot_bytes : 0;
   return {{"weights", target - slots, layers + "codes and scales, in the layout of the kernels"},
           {"experts", slots, cat(experts.slots, " of the ", experts.n, " experts of each layer")},

@@ -28,6 +28,7 @@ struct WeightSizes {
   bool is_slice;       // of a model that is split by tensors
   ExpertPlan experts;  // their slots are part of the copies
   NetworkPart part;
+  int n_layers;  // of the target
 
   WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const NetworkPart& part = {});
   size_t total() const { return mapped + target + draft; }

@@ -24,9 +24,6 @@ std::string names_of(Devices devices) {
 void check_supported(const Models& models, Devices devices, const EngineOptions& options) {
   const std::string names = names_of(devices);
   const int n = static_cast<int>(devices.size()), n_layers = models.target->info().n_layers;
-  LB_CHECK(models.draft == nullptr, kUnsupported,
-           "draft models (mtp, DFlash) run on one device only, and the layers of ", "this model are on ", names,
-           ". Use draft = suffix or none");
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel runs on one device only, and the layers of this model are on ",
            names, ". Use auto or graph");
@@ -34,7 +31,14 @@ void check_supported(const Models& models, Devices devices, const EngineOptions&
            ". Name fewer devices");
 }
 
-// Bytes of one device: free for a plan, and taken by all but the layers.
+// The part with these layers of the target. The last device has the draft model too.
+NetworkPart part_of(const Models& models, int rank, int n, LayerRange layers) {
+  const bool has_draft = models.draft && rank == n - 1;
+  if (has_draft) layers.end = static_cast<int>(models.layer_shapes().size());
+  return {rank, n, layers, true, has_draft};
+}
+
+// Bytes of one device: free for a plan, and taken by all but the target's layers.
 struct DeviceBytes {
   size_t available, fixed;
 };
@@ -49,28 +53,35 @@ class LayerDivision {
     const StateOptions state = state_options(options);
     const int pages = n_pages(std::max(options.kv_tokens, options.context));
     const int windows = Window(shapes).pool_pages(state, 1, n, pages);
-    for (int i = 0; i < models.target->info().n_layers; ++i)
-      layers_.push_back(devices[0]->weight_bytes(*models.target, {1, 3, {i, i + 1}}) +
-                        PageMemory::layer_bytes(shapes, i, KvRows::kAll, state, pages) +
-                        PageMemory::layer_bytes(shapes, i, KvRows::kWindow, state, windows) +
-                        options.sessions * ShardState::layer_bytes(shapes[i]));
+    const auto state_bytes = [&](int layer) {
+      return PageMemory::layer_bytes(shapes, layer, KvRows::kAll, state, pages) +
+             PageMemory::layer_bytes(shapes, layer, KvRows::kWindow, state, windows) +
+             options.sessions * ShardState::layer_bytes(shapes[layer]);
+    };
+    const int n_layers = models.target->info().n_layers;
+    for (int i = 0; i < n_layers; ++i)
+      layers_.push_back(devices[0]->weight_bytes(*models.target, {1, 3, {i, i + 1}}) + state_bytes(i));
     for (int rank = 0; rank < n; ++rank) {
       const DeviceSizes& device = *devices[rank];
-      const NetworkPart no_layers{rank, n, {0, 0}};
+      const NetworkPart no_layers = part_of(models, rank, n, {n_layers, n_layers});
+      const NetworkPart most_layers = part_of(models, rank, n, {0, n_layers - (n - 1 - rank)});
       const size_t reserved = device.reserved_bytes();
       const size_t free =
           options.memory_limit > 0 ? std::min(options.memory_limit, device.free_bytes()) : device.free_bytes();
       size_t fixed = device.weight_bytes(*models.target, no_layers) +
-                     device.scratch_bytes(stream_needs(models, options)) +
-                     Shard::pass_buffers_bytes(models, options, no_layers);
+                     device.scratch_bytes(stream_needs(models, options, most_layers)) +
+                     Shard::pass_buffers_bytes(models, options, most_layers) +
+                     hand_over_bytes(models, options, most_layers);
       if (no_layers.is_first())
         for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
-      if (no_layers.is_last()) {
-        fixed += DeviceLink::planned_bytes(step_token_bytes()) +
-                 options.sessions * (TreeMemory::planned_bytes(models.target.get(), nullptr, options) +
-                                     device.loop_bytes(*models.target, options));
-      } else {
-        fixed += DeviceLink::planned_bytes(row_bytes(models, options));
+      if (no_layers.is_last())
+        fixed +=
+            options.sessions * (TreeMemory::planned_bytes(models.target.get(), models.draft.get(), options) +
+                                step_row_bytes(models.draft.get(), device, *models.target, options) +
+                                device.loop_bytes(*models.target, options));
+      if (no_layers.has_draft) {
+        fixed += device.weight_bytes(*models.draft, {});
+        for (int i = n_layers; i < static_cast<int>(shapes.size()); ++i) fixed += state_bytes(i);
       }
       devices_.push_back({free > reserved ? free - reserved : 1, fixed});
     }
@@ -123,6 +134,17 @@ std::vector<int> divide(const Models& models, Devices devices, const EngineOptio
     division(middle * kPageTokens).fits() ? low = middle : high = middle - 1;
   }
   return division(std::min(low * kPageTokens, wanted)).best();
+}
+
+// A draft model that reads the target's keys and values has them on its device, the last one.
+void check_draft_cache(const Models& models, Devices devices, std::span<const int> bounds) {
+  if (!models.draft || !models.draft->reads_target_cache()) return;
+  const int first_of_last = bounds[devices.size() - 1];
+  for (const bool has_window : {false, true})
+    if (const int layer = models.target->last_kv_layer(has_window); layer >= 0)
+      LB_CHECK(layer >= first_of_last, kUnsupported, "the draft model reads keys and values of layer ", layer,
+               ", and of ", names_of(devices), " the last has layers from ", first_of_last,
+               " on. Name fewer devices, or use draft = suffix or none");
 }
 
 bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options,
@@ -192,9 +214,11 @@ SplitPlan split_layers(const Models& models, Devices devices, size_t file_bytes,
   check_supported(models, devices, options);
   options.decode_path = DecodePath::kGraph;
   const std::vector<int> bounds = divide(models, devices, options, tower);
+  check_draft_cache(models, devices, bounds);
   const int n = static_cast<int>(devices.size());
   SplitPlan split;
-  for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
+  for (int rank = 0; rank < n; ++rank)
+    split.parts.push_back(part_of(models, rank, n, {bounds[rank], bounds[rank + 1]}));
   const std::vector<const Models*> all(n, &models);
   split.plan = settle(all, split.parts, devices, file_bytes, options, tower);
   return split;
@@ -238,7 +262,7 @@ SplitPlan split_drafts(const OpenModels& opened, Devices devices, const DeviceSi
            "a drafter, or no draft_device");
   LB_CHECK(devices.size() == 1 && !devices[0]->maps_weights() && !draft_device.maps_weights(), kUnsupported, wanted,
            ": a draft model on a device of its own needs the whole model on one other GPU, and the model is on ",
-           names_of(devices), ". Name one GPU for each");
+           names_of(devices), ". Name one GPU for each, or no draft_device: a model on several GPUs has its draft model there too");
   LB_CHECK(!models.draft->reads_target_cache(), kUnsupported, wanted,
            ": the draft model reads the target's keys and values, which are on ", devices[0]->name(),
            ". Use no draft_device");

@@ -34,7 +34,7 @@ void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   for (int i = 0; i < n; ++i) logprobs[i] = -float(i % k);
   const std::lock_guard lock(session_.timeline_.turn());
   SequenceState& state = session_.timeline_.state();
-  for (int i = 0; i < session_.engine().n_drafting_shards(); ++i)
+  for (const int i : session_.engine().drafting_shards())
     state.stream_of(i).upload(speculator.memory_[i].replay_logprobs, logprobs.data(), n * sizeof(float));
 }
 

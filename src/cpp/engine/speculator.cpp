@@ -140,7 +140,7 @@ bool Speculator::choose_tree(int32_t root, int max_rows, const Proposal& options
   const StepKind kind = planner_->choose(from_text, max_rows, options.others);
   draft.rows = 0;
   if (kind == StepKind::kText) draft = planner_->tree();
-  const bool may_grow = options.may_grow && !timeline_.engine().has_draft_shard();
+  const bool may_grow = options.may_grow && timeline_.engine().grows_trees();
   if (kind == StepKind::kModel) draft = model_tree(root, max_rows, options.has_draft, may_grow);
   if (kind != StepKind::kModel && options.has_draft) planner_->drop_draft();
   if (draft.rows > 1) return true;

@@ -14,10 +14,12 @@ size_t StepRows::planned_bytes(const DraftModel& model) {
 
 StepRows::StepRows(const Engine& engine, SequenceState& state)
     : engine_(engine), state_(state), recordings_(engine.n_shards()) {
+  rings_.resize(engine.n_shards());
   for (int i = 0; i < engine.n_shards(); ++i) {
+    if (!engine.shards()[i]->part().is_last()) continue;
     const Memory& memory = *memories_.emplace_back(state.stream_of(i).reserve(planned_bytes(engine.draft_on(i))));
     Carver carver(memory);
-    rings_.push_back({carver.take<float>(memory.size() / sizeof(float))});
+    rings_[i] = {carver.take<float>(memory.size() / sizeof(float))};
   }
 }
 
@@ -30,8 +32,9 @@ void StepRows::begin_step() {
   const int slot = state_.n_tokens();
   first_missing_ = std::min(first_missing_, slot);
   if (engine_.has_draft_shard() && newest_ < 0) state_.send_numbers(0);  // a step's are on the target's shard alone
-  for (int i = 0; i < engine_.n_drafting_shards() && newest_ < 0; ++i)
-    engine_.draft_on(i).begin_steps(rings_[i], slot, state_, state_.stream_of(i));
+  if (newest_ < 0)
+    for (const int i : engine_.drafting_shards())
+      engine_.draft_on(i).begin_steps(rings_[i], slot, state_, state_.stream_of(i));
   newest_ = slot;
 }
 
@@ -47,7 +50,7 @@ void StepRows::compute(int first, int rows, std::span<const int32_t> tokens) {
     const size_t at = size_t(first % StepRing::kRows) * engine_.draft_model()->tap_width();
     engine_.hand_over_taps(rings_[0].rows + at, rings_[1].rows + at, rows);
   }
-  for (int i = 0; i < engine_.n_drafting_shards(); ++i) compute_on(i, first, rows, tokens);
+  for (const int i : engine_.drafting_shards()) compute_on(i, first, rows, tokens);
 }
 
 void StepRows::compute_on(int shard, int first, int rows, std::span<const int32_t> tokens) {
@@ -76,7 +79,7 @@ void StepRows::compute_on(int shard, int first, int rows, std::span<const int32_
 void StepRows::settle(std::span<const int32_t> tokens) {
   if (newest_ < 0) return;
   compute(tokens);
-  for (int i = 0; i < engine_.n_drafting_shards(); ++i)
+  for (const int i : engine_.drafting_shards())
     engine_.draft_on(i).end_steps(rings_[i], newest_, state_, state_.stream_of(i));
   reset();
 }

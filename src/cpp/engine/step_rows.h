@@ -22,9 +22,8 @@ class StepRows {
   // The engine has a draft model.
   StepRows(const Engine& engine, SequenceState& state);
 
-  std::span<const StepRing> rings() const {
-    return rings_;
-  }  // [shards] also of a target whose draft model is elsewhere
+  // [shards] of those that draft, and of a target whose draft model has a device of its own; without rows on others.
+  std::span<const StepRing> rings() const { return rings_; }
   // Whether compute() is due before the next step, which would begin another page.
   bool is_full() const;
   // Call after a plain step has begun its append, before it is sent.
@@ -45,7 +44,7 @@ class StepRows {
 
   const Engine& engine_;
   SequenceState& state_;
-  std::vector<std::unique_ptr<Memory>> memories_;  // [shards]
+  std::vector<std::unique_ptr<Memory>> memories_;  // of the rings
   std::vector<StepRing> rings_;                    // [shards]
   int first_missing_ = kNone;                      // slot of the first row without K and V
   int newest_ = -1;                                // slot of the newest plain step since settle(); -1: none

@@ -231,7 +231,7 @@ void Timeline::prefill_in_stages(std::span<const int32_t> ids, const Interrupted
 void Timeline::run_stages(std::span<const std::unique_ptr<StagedChunk>> stages, const Interrupted& between) {
   const auto n_layers = [&](int stage) {
     const LayerRange& layers = engine_->shards()[stage]->part().layers;
-    return stages[stage] ? layers.end - layers.first : 0;
+    return stages[stage] ? std::min(layers.end, engine_->model().info().n_layers) - layers.first : 0;
   };
   const int n_stages = static_cast<int>(stages.size());
   int n_rounds = 0;
@@ -246,6 +246,12 @@ void Timeline::run_stages(std::span<const std::unique_ptr<StagedChunk>> stages, 
       const int target = std::max(1, (round + 1) * n_layers(i) / n_rounds);
       while (chunk.pass->n_done() < target) chunk.pass->run_layer();
     }
+  }
+  if (stages.back()) {
+    const PassBuffers& buffers = engine_->prompt_buffers();
+    StagedChunk& chunk = *stages.back();
+    engine_->send_draft_rows(n_stages - 1, buffers,
+                             append_on(n_stages - 1, chunk.rows, inputs_in(buffers), chunk.segment));
   }
 }
 

@@ -238,8 +238,8 @@ void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, con
   Carver scratch = ws.scratch;
   const Block b(*this, scratch);
   run(rope_.table(root.positions, rows, ws.cos, ws.sin), stream);
-  target_.embed(root.token, 1, b.x, stream);
-  target_.embed(masked_, rows - 1, b.x + h, stream);
+  target_.embed_drafts(root.token, 1, b.x, stream);
+  target_.embed_drafts(masked_, rows - 1, b.x + h, stream);
   for (int i = 0; i < static_cast<int>(w_.layers.size()); ++i) {
     const Tree tree{nullptr, masks_ + static_cast<size_t>(i) * rows};
     const Segment block{0, rows, tree, state.n_past(shard()), &state, shard()};

@@ -10,7 +10,10 @@
 namespace lb {
 
 DraftModel::DraftModel(std::string kind, const Model& target)
-    : target_(target), kind_(std::move(kind)), n_candidates_(std::min(kMaxTopTokens, target.info().vocab)) {}
+    : target_(target),
+      kind_(std::move(kind)),
+      n_candidates_(std::min(kMaxTopTokens, target.info().vocab)),
+      shard_(target.rank()) {}
 
 int DraftModel::tap_width() const { return static_cast<int>(taps_.size()) * target_.info().hidden; }
 

@@ -10,6 +10,7 @@
 // exchange the logits of the head, so all propose the same tokens.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -63,6 +64,11 @@ class DraftModel : public Network {
   int n_candidates() const { return n_candidates_; }     // candidates per depth of propose()
   bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
 
+  // Whether a layer before this one is tapped.
+  bool taps_before(int layer) const { return std::ranges::any_of(taps_, [&](int tap) { return tap < layer; }); }
+  // Call before use if the target is split by layers: the draft model is on this shard.
+  void set_shard(int shard) { shard_ = shard; }
+
   // Whether propose() reads keys and values of the target's layers. They must then be on the draft's device, and moved
   // along an accepted path before propose().
   bool reads_target_cache() const { return reads_target_cache_; }
@@ -90,8 +96,7 @@ class DraftModel : public Network {
   void top_tokens(const DraftWorkspace& ws, int row, int rows, float scale, float softcap, Stream& stream) const;
   virtual size_t scratch_bytes(int max_rows) const = 0;
   void check(int depth, const SequenceState& state) const;  // of propose()
-  // The shard of the SequenceState that has the target's and these layers.
-  int shard() const { return target_.rank(); }
+  int shard() const { return shard_; }  // of the SequenceState, which has these layers
   // Index in the SequenceState of one of layer_shapes().
   int state_layer(int i) const { return target_.info().n_layers + i; }
 
@@ -102,6 +107,7 @@ class DraftModel : public Network {
   bool is_sequential_ = false, reads_target_cache_ = false;
 
  private:
+  int shard_;
   DraftWorkspace carve(Carver& carver, int max_rows) const;
 };
 

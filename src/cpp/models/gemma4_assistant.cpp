@@ -147,7 +147,7 @@ void Gemma4Assistant::propose(const DraftRoot& root, int depth, SequenceState& s
   step.second = {b.sliding_cos, b.sliding_sin};
   for (int d = 0; d < depth; ++d) {
     if (d > 0) run(CopyRows{ws.hidden + (d - 1) * h, hidden, 1, h, 1, h}, stream);
-    target_.embed(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, 1, b.both, stream);
+    target_.embed_drafts(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, 1, b.both, stream);
     run(product(w_.in, b.both, b.x, 1, activations, stream), stream);
     for (const Layer& layer : w_.model.layers) run_layer(layer, b, step);
     run(norm(b.x, w_.model.final_norm, b.y), stream);

@@ -97,6 +97,10 @@ void Model::visit(const WeightVisitor& visitor) {
     weights_.head = weights_.embedding;
   else if (part.is_last())
     visitor.matrix(weights_.head);
+  if (part.n == 1)
+    draft_embedding_ = weights_.embedding;
+  else if (part.is_last() && part.has_draft)
+    info_.tied ? void(draft_embedding_ = weights_.head) : visitor.matrix(draft_embedding_);
   if (part.is_last()) visitor(weights_.final_norm, info_.hidden);
   if (TokenInputs& inputs = weights_.token_inputs; inputs.dim > 0)
     visitor.matrix(inputs.table), visitor.matrix(inputs.projection), visitor(inputs.norm, inputs.dim);
@@ -227,13 +231,15 @@ class Model::LayerLoop {
   }
 
   // x += ffn(in.y), and copies of x where the layer is tapped. A single tapped row needs no copy: the layer computes it
-  // directly at the destination, from which the next layer reads it and writes to ws.x again.
+  // directly at the destination, from which the next layer reads it and writes to ws.x again. Another device takes it
+  // from ws.x.
   void run_ffn(int i, const RmsNorm& in) {
     const auto [layers, to] = append_.outputs;
     const int hidden = model_.info_.hidden;
     const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * hidden; };
     const auto first_copy = std::ranges::find(layers, i);
-    float* const result = rows_ == 1 && first_copy != layers.end() ? copy_of(first_copy) : x_;
+    const bool leaves_device = i + 1 == part_.layers.end && !part_.is_last();
+    float* const result = rows_ == 1 && first_copy != layers.end() && !leaves_device ? copy_of(first_copy) : x_;
     compute_ffn(i, in, result);
     x_ = result;
     for (auto tapped = first_copy; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
@@ -343,7 +349,14 @@ void Model::score_layer(int i, const LayerRows& rows, const ScoredRows& scored, 
 }
 
 void Model::embed(const int32_t* tokens, int rows, float* x, Stream& stream) const {
-  const Matrix& table = weights_.embedding;
+  embed_from(weights_.embedding, tokens, rows, x, stream);
+}
+
+void Model::embed_drafts(const int32_t* tokens, int rows, float* x, Stream& stream) const {
+  embed_from(draft_embedding_, tokens, rows, x, stream);
+}
+
+void Model::embed_from(const Matrix& table, const int32_t* tokens, int rows, float* x, Stream& stream) const {
   LB_ASSERT(stream.reads(table.layout));
   run(Embed{table.data, table.type, tokens, x, rows, info_.hidden, info_.vocab, info_.embedding_scale}, stream);
 }

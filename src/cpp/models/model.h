@@ -221,6 +221,8 @@ class Model final : public Network {
   // Whether the layers are plain pre-norm layers with one attention shape, which run_layer(), score_layer() and sparse
   // attention need.
   bool is_plain() const;
+  // embed() from the embedding that is on the draft model's device.
+  void embed_drafts(const int32_t* tokens, int rows, float* x, Stream& stream) const;
   // Whether the model can be on several devices: no layer reads another layer's cache, or token inputs.
   bool is_divisible() const;
   // The last attention layer with keys and values of its own, with or without a window; -1: there is none.
@@ -258,12 +260,14 @@ class Model final : public Network {
  private:
   void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
+  void embed_from(const Matrix& table, const int32_t* tokens, int rows, float* x, Stream& stream) const;
   void embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, Activations activations,
                     Stream& stream) const;
   void make_angles(int rank, const int32_t* positions, int rows, const Workspace& ws, Stream& stream) const;
 
   ModelInfo info_;
   Weights weights_;
+  Matrix draft_embedding_;  // the embedding; split by layers: another copy, on the last device
   std::vector<RopeTables> rope_, second_rope_;  // one per part
   std::vector<const float*> next_norms_;        // one per part on a device
   int rank_ = 0;

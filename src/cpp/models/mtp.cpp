@@ -124,7 +124,7 @@ class Mtp final : public DraftModel {
 };
 
 void Mtp::embed(const int32_t* tokens, int rows, float* x, Stream& stream) const {
-  if (w_.embedding.data == nullptr) return target_.embed(tokens, rows, x, stream);
+  if (w_.embedding.data == nullptr) return target_.embed_drafts(tokens, rows, x, stream);
   LB_ASSERT(stream.reads(w_.embedding.layout));
   run(Embed{w_.embedding.data, w_.embedding.type, tokens, x, rows, info_.hidden, w_.embedding.n_out}, stream);
 }

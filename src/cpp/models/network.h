@@ -26,12 +26,13 @@ struct ExpertProducts {
 };
 
 // The part of a network on one shard: layers of the range. The first part also has the embedding, the last part the
-// final norm and the head. Draft models are never divided, but may be on a device of their own.
+// final norm and the head. Draft models are never divided: they are on the last part, whose range then has their layers
+// too, or on a device of their own.
 struct NetworkPart {
   int rank = 0, n = 1;  // this part; all parts
   LayerRange layers{};
   bool has_target = true;  // false: a draft model's shard, with the target's embedding, final norm and head alone
-  bool has_draft = true;   // false: the draft model is on another shard
+  bool has_draft = true;   // false: there is no draft model, or it is on another shard
 
   bool is_first() const { return rank == 0; }
   bool is_last() const { return rank == n - 1; }

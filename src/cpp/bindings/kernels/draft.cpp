@@ -25,8 +25,8 @@ class Drafting {
  public:
   explicit Drafting(std::shared_ptr<const Engine> engine)
       : engine_(std::move(engine)), state_(engine_->state_options(), engine_->state_parts(), engine_->pools()) {
-    LB_CHECK(engine_->draft_model() != nullptr && engine_->n_drafting_shards() == 1, kInvalid,
-             "the engine was opened without a draft model, or a model split among devices");
+    LB_CHECK(engine_->draft_model() != nullptr && engine_->drafting_shards().size() == 1, kInvalid,
+             "the engine was opened without a draft model, or a model split by tensors");
     const auto carve = [&](Carver carver) {
       tree_ = TreeMemory(carver, nullptr, engine_->draft_model(), engine_->options());
       return carver.used();
@@ -35,7 +35,7 @@ class Drafting {
     carve(Carver(*memory_));
   }
 
-  const DraftModel& draft() const { return engine_->draft_on(0); }
+  const DraftModel& draft() const { return engine_->draft_on(shard()); }
   int n_tokens() const { return state_.n_tokens(); }
 
   // (hidden [rows, hidden], taps [rows, n_taps * hidden])
@@ -95,7 +95,7 @@ class Drafting {
     std::vector<int32_t> positions(3 * n_positions);
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = state_.n_tokens() + static_cast<int>(i) % n_positions;
     Stream& stream = drafting_stream();
-    const DraftWorkspace& ws = engine_->buffers_of(0, io()).draft;
+    const DraftWorkspace& ws = engine_->buffers_of(shard(), io()).draft;
     stream.upload(tree_.root.token, &root, sizeof root);
     const int32_t last_slot = state_.n_tokens() - 1;
     stream.upload(tree_.root.positions, positions.data(), positions.size() * sizeof(int32_t));
@@ -109,7 +109,8 @@ class Drafting {
 
  private:
   PassBuffers& io() const { return engine_->buffers(); }
-  Stream& drafting_stream() const { return state_.stream_of(0); }  // where the draft model is
+  int shard() const { return engine_->drafting_shards().front(); }  // where the draft model is
+  Stream& drafting_stream() const { return state_.stream_of(shard()); }
   size_t hidden() const { return engine_->model().info().hidden; }
 
   template <class T>
