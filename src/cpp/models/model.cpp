@@ -99,8 +99,10 @@ void Model::visit(const WeightVisitor& visitor) {
     visitor.matrix(weights_.head);
   if (part.n == 1)
     draft_embedding_ = weights_.embedding;
+  else if (part.is_last() && part.has_draft && info_.tied)
+    draft_embedding_ = weights_.head;
   else if (part.is_last() && part.has_draft)
-    info_.tied ? void(draft_embedding_ = weights_.head) : visitor.matrix(draft_embedding_);
+    visitor.matrix(draft_embedding_);
   if (part.is_last()) visitor(weights_.final_norm, info_.hidden);
   if (TokenInputs& inputs = weights_.token_inputs; inputs.dim > 0)
     visitor.matrix(inputs.table), visitor.matrix(inputs.projection), visitor(inputs.norm, inputs.dim);
