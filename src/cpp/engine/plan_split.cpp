@@ -21,6 +21,17 @@ std::string names_of(Devices devices) {
   return names;
 }
 
+// Layers that the last device needs at least: those whose keys and values the draft model reads.
+int layers_of_last(const Models& models) {
+  const Model& target = *models.target;
+  const int n_layers = target.info().n_layers;
+  int first = n_layers - 1;
+  if (models.draft && models.draft->reads_target_cache())
+    for (const bool has_window : {false, true})
+      if (const int layer = target.last_kv_layer(has_window); layer >= 0) first = std::min(first, layer);
+  return n_layers - first;
+}
+
 void check_supported(const Models& models, Devices devices, const EngineOptions& options) {
   const std::string names = names_of(devices);
   const int n = static_cast<int>(devices.size()), n_layers = models.target->info().n_layers;
@@ -29,6 +40,10 @@ void check_supported(const Models& models, Devices devices, const EngineOptions&
            names, ". Use auto or graph");
   LB_CHECK(n <= n_layers, kInvalid, "the model has ", n_layers, " layers, fewer than the ", n, " devices ", names,
            ". Name fewer devices");
+  const int n_last = layers_of_last(models);
+  LB_CHECK(n - 1 <= n_layers - n_last, kInvalid, "the last of the devices ", names, " needs ", n_last, " of the ",
+           n_layers, " layers, whose keys and values the draft model reads, and a layer is left for each of ",
+           n_layers - n_last, " other devices. Name fewer devices, or use draft = suffix or none");
 }
 
 // The part with these layers of the target. The last device has the draft model too.
@@ -47,7 +62,8 @@ struct DeviceBytes {
 class LayerDivision {
  public:
   // options: with a context.
-  LayerDivision(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower) {
+  LayerDivision(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower)
+      : n_last_(layers_of_last(models)) {
     const int n = static_cast<int>(devices.size());
     const std::vector<LayerShape> shapes = models.layer_shapes();
     const StateOptions state = state_options(options);
@@ -95,7 +111,8 @@ class LayerDivision {
     for (int rank = 0; rank < n; ++rank) {
       const double allowed = share * double(devices_[rank].available);
       double used = double(devices_[rank].fixed);
-      const int last = n_layers - (n - 1 - rank);  // leaves a layer to each later device
+      // Leaves a layer to each later device, and to the last one those it needs.
+      const int last = rank == n - 1 ? n_layers : n_layers - n_last_ - (n - 2 - rank);
       const int first = layer;
       while (layer < last && used + double(layers_[layer]) <= allowed) used += double(layers_[layer++]);
       if (layer == first) return std::nullopt;
@@ -113,6 +130,7 @@ class LayerDivision {
   }
 
  private:
+  int n_last_;                  // layers of the last device, at least
   std::vector<size_t> layers_;  // bytes
   std::vector<DeviceBytes> devices_;
 };
@@ -134,17 +152,6 @@ std::vector<int> divide(const Models& models, Devices devices, const EngineOptio
     division(middle * kPageTokens).fits() ? low = middle : high = middle - 1;
   }
   return division(std::min(low * kPageTokens, wanted)).best();
-}
-
-// A draft model that reads the target's keys and values has them on its device, the last one.
-void check_draft_cache(const Models& models, Devices devices, std::span<const int> bounds) {
-  if (!models.draft || !models.draft->reads_target_cache()) return;
-  const int first_of_last = bounds[devices.size() - 1];
-  for (const bool has_window : {false, true})
-    if (const int layer = models.target->last_kv_layer(has_window); layer >= 0)
-      LB_CHECK(layer >= first_of_last, kUnsupported, "the draft model reads keys and values of layer ", layer,
-               ", and of ", names_of(devices), " the last has layers from ", first_of_last,
-               " on. Name fewer devices, or use draft = suffix or none");
 }
 
 bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options,
@@ -214,7 +221,6 @@ SplitPlan split_layers(const Models& models, Devices devices, size_t file_bytes,
   check_supported(models, devices, options);
   options.decode_path = DecodePath::kGraph;
   const std::vector<int> bounds = divide(models, devices, options, tower);
-  check_draft_cache(models, devices, bounds);
   const int n = static_cast<int>(devices.size());
   SplitPlan split;
   for (int rank = 0; rank < n; ++rank)
