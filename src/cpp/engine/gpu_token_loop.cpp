@@ -120,7 +120,8 @@ struct StepTaps {
 
   void keep(const int32_t* slot, Stream& stream) const {
     if (layers.empty()) return;
-    run(CopyRows{
+    run(
+        CopyRows{
             .x = row, .y = ring, .rows = 1, .dim = width, .y_rows = StepRing::kRows, .y_stride = width, .first = slot},
         stream);
   }

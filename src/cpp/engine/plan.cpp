@@ -130,9 +130,9 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
       {"activations", engine.pass_buffers() - logits, activations_detail(options)},
       {"hand-over", engine.hand_over(),
        models.target->is_slice() ? "values on their way from the other devices"
-       : part.n == 1    ? "rows on their way to the draft model"
-       : part.is_last() ? "tokens on their way to the first device"
-                        : "rows on their way to the next device"},
+       : part.n == 1             ? "rows on their way to the draft model"
+       : part.is_last()          ? "tokens on their way to the first device"
+                                 : "rows on their way to the next device"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},

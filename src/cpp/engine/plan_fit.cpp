@@ -179,10 +179,11 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
-  const std::string layers = is_slice           ? "a part of every layer: "
-                             : !part.has_target ? "embedding and head, which drafts need: "
-                             : part.n == 1      ? ""
-                                                : cat("layers ", part.layers.first, " to ", std::min(part.layers.end, n_layers) - 1, ": ");
+  const std::string layers =
+      is_slice           ? "a part of every layer: "
+      : !part.has_target ? "embedding and head, which drafts need: "
+      : part.n == 1      ? ""
+                         : cat("layers ", part.layers.first, " to ", std::min(part.layers.end, n_layers) - 1, ": ");
   const size_t slots = experts.host_bytes > 0 ? experts.slots * experts.slot_bytes : 0;
   return {{"weights", target - slots, layers + "codes and scales, in the layout of the kernels"},
           {"experts", slots, cat(experts.slots, " of the ", experts.n, " experts of each layer")},

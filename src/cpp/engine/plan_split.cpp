@@ -91,10 +91,9 @@ class LayerDivision {
       if (no_layers.is_first())
         for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
       if (no_layers.is_last())
-        fixed +=
-            options.sessions * (TreeMemory::planned_bytes(models.target.get(), models.draft.get(), options) +
-                                step_row_bytes(models.draft.get(), device, *models.target, options) +
-                                device.loop_bytes(*models.target, options));
+        fixed += options.sessions * (TreeMemory::planned_bytes(models.target.get(), models.draft.get(), options) +
+                                     step_row_bytes(models.draft.get(), device, *models.target, options) +
+                                     device.loop_bytes(*models.target, options));
       if (no_layers.has_draft) {
         fixed += device.weight_bytes(*models.draft, {});
         for (int i = n_layers; i < static_cast<int>(shapes.size()); ++i) fixed += state_bytes(i);
@@ -268,7 +267,8 @@ SplitPlan split_drafts(const OpenModels& opened, Devices devices, const DeviceSi
            "a drafter, or no draft_device");
   LB_CHECK(devices.size() == 1 && !devices[0]->maps_weights() && !draft_device.maps_weights(), kUnsupported, wanted,
            ": a draft model on a device of its own needs the whole model on one other GPU, and the model is on ",
-           names_of(devices), ". Name one GPU for each, or no draft_device: a model on several GPUs has its draft model there too");
+           names_of(devices),
+           ". Name one GPU for each, or no draft_device: a model on several GPUs has its draft model there too");
   LB_CHECK(!models.draft->reads_target_cache(), kUnsupported, wanted,
            ": the draft model reads the target's keys and values, which are on ", devices[0]->name(),
            ". Use no draft_device");

@@ -140,8 +140,7 @@ double StepCostMeter::draft_ms(int depth) {
   return time(kCostRuns, [&] {
     if (!model.start({{}, 0, 0, depth + 1, depth})) return;
     const std::lock_guard lock(session_.timeline_.turn());
-    for (const int i : session_.engine().drafting_shards())
-      model.grow(i, session_.speculator_.max_tree_rows(), 1);
+    for (const int i : session_.engine().drafting_shards()) model.grow(i, session_.speculator_.max_tree_rows(), 1);
   });
 }
 

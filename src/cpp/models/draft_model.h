@@ -65,7 +65,9 @@ class DraftModel : public Network {
   bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
 
   // Whether a layer before this one is tapped.
-  bool taps_before(int layer) const { return std::ranges::any_of(taps_, [&](int tap) { return tap < layer; }); }
+  bool taps_before(int layer) const {
+    return std::ranges::any_of(taps_, [&](int tap) { return tap < layer; });
+  }
   // Call before use if the target is split by layers: the draft model is on this shard.
   void set_shard(int shard) { shard_ = shard; }
 
@@ -96,7 +98,7 @@ class DraftModel : public Network {
   void top_tokens(const DraftWorkspace& ws, int row, int rows, float scale, float softcap, Stream& stream) const;
   virtual size_t scratch_bytes(int max_rows) const = 0;
   void check(int depth, const SequenceState& state) const;  // of propose()
-  int shard() const { return shard_; }  // of the SequenceState, which has these layers
+  int shard() const { return shard_; }                      // of the SequenceState, which has these layers
   // Index in the SequenceState of one of layer_shapes().
   int state_layer(int i) const { return target_.info().n_layers + i; }
 

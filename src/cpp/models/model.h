@@ -267,7 +267,7 @@ class Model final : public Network {
 
   ModelInfo info_;
   Weights weights_;
-  Matrix draft_embedding_;  // the embedding; split by layers: another copy, on the last device
+  Matrix draft_embedding_;                      // the embedding; split by layers: another copy, on the last device
   std::vector<RopeTables> rope_, second_rope_;  // one per part
   std::vector<const float*> next_norms_;        // one per part on a device
   int rank_ = 0;
