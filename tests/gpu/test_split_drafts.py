@@ -6,6 +6,7 @@ With --pack the tests run on the devices 0, 1, ... of the pack's vendor."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("split_drafts")
-    write_model(made / "target.gguf", TARGET)
+    write_model(made / "dflash_target.gguf", TARGET)
+    write_model(made / "mtp_target.gguf", replace(TARGET, tied=True))  # the last device's head is the embedding
     draft_files.write_gguf(made / "dflash.gguf", DRAFT)
     return made
 
@@ -58,14 +60,15 @@ def split(packs: list[_engine.gpu.Pack], n: int) -> dict[str, Any]:
 
 def opened(packs: list[_engine.gpu.Pack], folder: Path, draft: str, n: int, **options: Any) -> _engine.Engine:
     named = str(folder / "dflash.gguf") if draft == "dflash" else draft
-    return open_engine(folder / "target.gguf", draft=named, **split(packs, n), **options)
+    target = "mtp_target.gguf" if draft == "mtp" else "dflash_target.gguf"
+    return open_engine(folder / target, draft=named, **split(packs, n), **options)
 
 
 # A device per layer, each of which DFlash taps, in another order.
 @pytest.mark.parametrize("draft, n", [("dflash", 3), pytest.param("mtp", 2, marks=pytest.mark.slow)])  # 2 s each
 def test_drafts_have_the_same_bits(packs: list[_engine.gpu.Pack], folder: Path, draft: str, n: int, seed: int) -> None:
     """Candidates after prompts, rows and trees, on one device, on several and in the fp64 reference."""
-    target, named = folder / "target.gguf", str(folder / "dflash.gguf") if draft == "dflash" else "mtp"
+    target, named = folder / f"{draft}_target.gguf", str(folder / "dflash.gguf") if draft == "dflash" else "mtp"
 
     def pair(n: int) -> Pair:
         reference = Mtp(Decoder(target)) if draft == "mtp" else dflash.Dflash(DRAFT.config, draft_files.tensors(DRAFT))
@@ -207,7 +210,7 @@ def test_the_plan_of_each_device(packs: list[_engine.gpu.Pack], pack_folder: Pat
     facts = [(part["available_bytes"] + RESERVED, manifest, pack.device.n_sms, pack.name)
              for part, pack in zip(parts, packs, strict=False)]  # fmt: skip
     options = dict(engine.options) | {"draft_model": str(folder / "dflash.gguf")}
-    plan, _ = _engine.plan_memory(str(folder / "target.gguf"), *facts[0], others=facts[1:], **options)
+    plan, _ = _engine.plan_memory(str(folder / "dflash_target.gguf"), *facts[0], others=facts[1:], **options)
     assert [part["entries"] for part in plan["parts"]] == [part["entries"] for part in parts]
     if packs[0].target != "sim":
         return  # other processes allocate there

@@ -42,15 +42,14 @@ struct PassBuffers {
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
-  int32_t* tokens;      // [max_rows]
-  int32_t* positions;   // [3, rows] of an append, at most max_rows
-  int32_t* last_seen;   // [max_rows], if images are whole; else null
-  int32_t* parents;     // [kMaxTree]; this and the next two: steps only
-  uint64_t* ancestors;  // [kMaxTree]
-  float* logits;        // [kLogitRows, vocab]; null but on the last shard
-  DraftWorkspace
-      draft{};       // the draft model's buffers; null without one. Where it is elsewhere: taps to hand over, or null
-  PassInputs* pass;  // [1]
+  int32_t* tokens;         // [max_rows]
+  int32_t* positions;      // [3, rows] of an append, at most max_rows
+  int32_t* last_seen;      // [max_rows], if images are whole; else null
+  int32_t* parents;        // [kMaxTree]; this and the next two: steps only
+  uint64_t* ancestors;     // [kMaxTree]
+  float* logits;           // [kLogitRows, vocab]; null but on the last shard
+  DraftWorkspace draft{};  // the draft model's buffers; null without one. Where it is elsewhere, only taps to hand over
+  PassInputs* pass;        // [1]
   RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
   std::optional<SparseBlocks> sparse;  // buffers for prompts; without them attention is dense
