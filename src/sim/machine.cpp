@@ -56,10 +56,24 @@ Machine& thread_machine() {
   return *machine;
 }
 
+// The lane that runs next in a thread's warp; null when none is ready.
+[[gnu::always_inline]] inline Thread* Machine::next_ready(Thread& thread) const {
+  const int own = thread.id % kWarpSize;
+  for (int lane = next_lane_[own]; lane != own; lane = next_lane_[lane]) {
+    if (lane < thread.warp->n_lanes && (&thread)[lane - own].state == State::kReady) return &thread + (lane - own);
+  }
+  return nullptr;
+}
+
 [[gnu::always_inline]] inline void Machine::wait_at(State state, CallSite site) {
-  current->state = state;
-  current->site = site;
-  current->fiber.suspend();
+  Thread& thread = *current;
+  thread.state = state;
+  thread.site = site;
+  // Directly to the next lane: half the switches. The scheduler counts the lanes that spin.
+  Thread* next = state == State::kSpins || kAddressSanitizer ? nullptr : next_ready(thread);
+  if (!next) return thread.fiber.suspend();
+  current = next;
+  thread.fiber.switch_to(next->fiber);
 }
 
 const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*), const void* params) {
@@ -98,10 +112,15 @@ void Machine::prepare() {
 
   n_warps_ = (n_threads_ + kWarpSize - 1) / kWarpSize;
   uint64_t seed = launch_->order_seed;
-  lane_order_ = seed ? permutation(kWarpSize, seed) : std::vector<int>{};
+  set_lane_order(seed ? permutation(kWarpSize, seed) : std::vector<int>{});
   warp_order_ = seed ? permutation(n_warps_, seed) : std::vector<int>{};
   block_order_ = seed ? permutation(n_resident_, seed) : std::vector<int>{};
   group_order_ = seed ? permutation(n_blocks_ / n_resident_, seed) : std::vector<int>{};
+}
+
+void Machine::set_lane_order(const std::vector<int>& order) {
+  for (int i = 0; i < kWarpSize; ++i) next_lane_[in_order(order, i)] = in_order(order, (i + 1) % kWarpSize);
+  first_lane_ = in_order(order, 0);
 }
 
 void Machine::start_block(int slot, int index) {
@@ -166,19 +185,15 @@ void Machine::thread_ends() {
 
 // Runs the lanes of a warp until each lane waits, spins or has ended. Returns whether a lane spins.
 bool Machine::run_warp(Block& block, Warp& warp) {
-  Thread* threads = block.threads + (&warp - block.warps.data()) * kWarpSize;
+  int lane = first_lane_;
+  while (lane >= warp.n_lanes) lane = next_lane_[lane];
+  Thread& first = block.threads[(&warp - block.warps.data()) * kWarpSize + lane];
   bool spins = false;
-  for (bool again = true; again && !failed_;) {
-    again = false;
-    for (int i = 0; i < kWarpSize; ++i) {
-      const int lane = in_order(lane_order_, i);
-      if (lane >= warp.n_lanes || threads[lane].state != State::kReady) continue;
-      again = true;
-      current = &threads[lane];
-      current->fiber.resume();
-      if (failed_) return false;
-      if (threads[lane].state == State::kSpins) spins = true;
-    }
+  Thread* next = first.state == State::kReady ? &first : next_ready(first);
+  for (; next && !failed_; next = next_ready(*current)) {
+    current = next;
+    next->fiber.resume();  // returns from the last lane that ran
+    if (current->state == State::kSpins) spins = true;
   }
   return spins;
 }
@@ -386,7 +401,7 @@ void note_shared(const void* p, size_t bytes, Access access, const char* word) {
   SharedMemory& shared = current->block->shared;
   const SharedMemory::Region* region = shared.find(p, bytes);
   if (!region) machine().fail("%s of %zu bytes at %p is outside of the block's shared arrays", word, bytes, p);
-  const SharedMemory::Race race = shared.note(p, bytes, access, {uint16_t(current->id), current->warp->epoch});
+  const SharedMemory::Race race = shared.note(p, bytes, access, accessor());
   if (race.thread < 0) return;
   const size_t offset = size_t(static_cast<const std::byte*>(p) - region->begin);
   const char* does = access == Access::kRead ? "reads" : "writes";

@@ -120,6 +120,8 @@ class Machine {
   void arrive_at_blocks(CallSite site);
   void run_blocks(Block* blocks, int count);
   bool run_warp(Block& block, Warp& warp);
+  Thread* next_ready(Thread& thread) const;
+  void set_lane_order(const std::vector<int>& order);
   int layer(const Block& block) const;
   int n_peers() const;
   void report_deadlock(const Block* blocks, int count);
@@ -136,7 +138,8 @@ class Machine {
   std::vector<Stack> stacks_;  // kept from launch to launch
   std::vector<Thread> threads_;
   std::vector<Block> blocks_;
-  std::vector<int> lane_order_, warp_order_, block_order_, group_order_;  // empty: ascending
+  std::vector<int> warp_order_, block_order_, group_order_;  // empty: ascending
+  int first_lane_ = 0, next_lane_[kWarpSize] = {};
 
   std::vector<int> n_blocks_arrived_;  // indexed by layer(): blocks that wait at a barrier of blocks
   uint64_t time_ns_ = 0;
@@ -167,12 +170,16 @@ Exchange exchange(uint64_t value, CallSite site);
 
 // Records an access to shared memory. Fails if the access is outside the block's arrays or races with another thread.
 void note_shared(const void* p, size_t bytes, Access access, const char* word);
+inline Accessor accessor() { return {uint16_t(current->id), current->warp->epoch}; }
 [[noreturn, gnu::cold]] void fail_alignment(const void* p, size_t bytes, const char* word);
 [[noreturn, gnu::cold]] void fail_global(const char* word);
 // Checks a pointer argument of a dialect function: its alignment, and note_shared() if it points to shared memory.
 inline void check_access(const void* p, size_t bytes, Access access, const char* word) {
   if (uintptr_t(p) % bytes != 0) fail_alignment(p, bytes, word);
-  if (current->block->shared.contains(p)) note_shared(p, bytes, access, word);
+  const SharedMemory& shared = current->block->shared;
+  if (!shared.contains(p)) return;
+  if (access == Access::kRead && shared.is_read_by_others(p, bytes, accessor())) return;
+  note_shared(p, bytes, access, word);
 }
 inline void check_global(const void* p, size_t bytes, const char* word) {
   if (uintptr_t(p) % bytes != 0) fail_alignment(p, bytes, word);

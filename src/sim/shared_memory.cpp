@@ -37,6 +37,7 @@ void SharedMemory::begin(size_t dynamic_bytes) {
     poison(memory_.get(), capacity_);
     regions_.clear();
     words_.assign(capacity_ / 4, Word{});
+    pieces_.assign(capacity_ / kPiece, Piece{});
     epoch_ = 0;
   }
   ++epoch_;
@@ -127,7 +128,16 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
     word.writer = who.thread;
     word.is_atomic = access == Access::kAtomic;
   }
+  if (access == Access::kRead && bytes == kPiece && begin % kPiece == 0) note_readers(begin, who);
   return {-1, false};
+}
+
+// Records that these 16 bytes have several readers, after one of them has read them.
+void SharedMemory::note_readers(size_t begin, Accessor who) {
+  const Word* const words = words_.data() + begin / 4;
+  uint8_t fewest = 3;
+  for (size_t i = 0; i < kPiece / 4; ++i) fewest = std::min(fewest, uint8_t(words[i].readers));
+  if (fewest > 1) pieces_[begin / kPiece] = {epoch_, who.warp_epoch, fewest == 3 ? kSeveral : who.thread / 32};
 }
 
 }  // namespace lb::gpu::sim

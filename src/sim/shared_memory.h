@@ -56,6 +56,14 @@ class SharedMemory {
   };
   // Records an access inside an array.
   Race note(const void* p, size_t bytes, Access access, Accessor who);
+  // Whether a read inside an aligned piece of 16 bytes needs no check and no record: threads of several warps, or of
+  // this warp since its last collective, have read the whole piece, so another write before a barrier is a race already.
+  bool is_read_by_others(const void* p, size_t bytes, Accessor who) const {
+    const size_t begin = size_t(static_cast<const std::byte*>(p) - memory_.get());
+    const Piece& piece = pieces_[begin / kPiece];
+    return piece.epoch == epoch_ && begin % kPiece + bytes <= kPiece &&
+           (piece.warp == kSeveral || (piece.warp == who.thread / 32 && piece.warp_epoch == who.warp_epoch));
+  }
   void passed_barrier() { ++epoch_; }
 
  private:
@@ -69,15 +77,24 @@ class SharedMemory {
     uint8_t is_atomic : 1;
     uint8_t readers : 2;  // 1: one thread, 2: several threads of one warp, 3: threads of several warps
   };
+  // Who has read all of 16 bytes, in words with several readers. Valid while its epoch is the current one.
+  struct Piece {
+    uint32_t epoch, warp_epoch;
+    int warp;
+  };
+  static constexpr size_t kPiece = 16;
+  static constexpr int kSeveral = -1;
   struct Free {
     void operator()(std::byte* p) const;
   };
 
+  void note_readers(size_t begin, Accessor who);
   void add_region(const SharedSite* site, std::byte* p, size_t bytes);
 
   std::unique_ptr<std::byte[], Free> memory_;
   size_t capacity_ = 0;
   std::vector<Word> words_;
+  std::vector<Piece> pieces_;
   std::vector<Region> regions_;
   std::byte* dynamic_ = nullptr;
   std::byte* next_ = nullptr;
