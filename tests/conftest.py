@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import time
 import zlib
+from collections.abc import Generator
 from pathlib import Path
 
 # Set before numpy loads: OpenBLAS threads spin for milliseconds after each product, on cores that other tests need.
@@ -93,6 +95,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if is_kept and is_drawn else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+MOST_CPU_S = 4.0
+"""Of an everyday test on an idle machine; dearer ones are marked slow, or make `make test` longer for everyone."""
+BEGAN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[BEGAN] = time.process_time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("cpu_s", time.process_time() - item.stash[BEGAN]))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists the everyday tests that take the most CPU time, of the test processes themselves."""
+    if terminalreporter.config.getoption("markexpr") != "not slow":
+        return
+    reports = terminalreporter.stats.get("", ())  # of passed setups and teardowns
+    used = {report.nodeid: s for report in reports for key, s in report.user_properties if key == "cpu_s"}
+    if dear := {name: s for name, s in used.items() if s > MOST_CPU_S}:
+        terminalreporter.section(f"more than {MOST_CPU_S:.0f} s of CPU time")
+        for name, s in sorted(dear.items(), key=lambda pair: -pair[1]):
+            terminalreporter.line(f"{s:6.1f} s  {name}")
 
 
 @pytest.fixture(scope="session", autouse=True)

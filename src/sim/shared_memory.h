@@ -57,7 +57,8 @@ class SharedMemory {
   // Records an access inside an array.
   Race note(const void* p, size_t bytes, Access access, Accessor who);
   // Whether a read inside an aligned piece of 16 bytes needs no check and no record: threads of several warps, or of
-  // this warp since its last collective, have read the whole piece, so another write before a barrier is a race already.
+  // this warp since its last collective, have read the whole piece, so another write before a barrier is a race
+  // already.
   bool is_read_by_others(const void* p, size_t bytes, Accessor who) const {
     const size_t begin = size_t(static_cast<const std::byte*>(p) - memory_.get());
     const Piece& piece = pieces_[begin / kPiece];

@@ -190,6 +190,7 @@ def test_certificates_are_checked(site: tuple[str, ssl.SSLContext]) -> None:
         Fetcher(is_allowed=only_here).fetch(f"{site[0]}/image", "messages.0")
 
 
+@pytest.mark.slow  # 3 s
 def test_a_server_with_allow_fetch_reads_no_private_address(site: tuple[str, ssl.SSLContext], data: Path) -> None:
     image = {"type": "image_url", "image_url": {"url": f"{site[0]}/image"}}
     block = {"type": "image", "source": {"type": "url", "url": f"{site[0]}/image"}}

@@ -67,6 +67,7 @@ def test_a_wrong_example_gives_the_message_of_the_page(tree: Path) -> None:
     assert run(tree, f"python ci/targets.py {NAME}").returncode == 0
 
 
+@pytest.mark.slow  # 4 s
 def test_generated_files(tree: Path) -> None:
     done = run(tree, "python ci/generate_targets.py")
     assert done.returncode == 0, done.stdout
@@ -76,6 +77,7 @@ def test_generated_files(tree: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow  # 4 s
 def test_the_pack_builds_and_a_host_that_does_not_know_it_runs_it(tree: Path, tmp_path: Path) -> None:
     python = test_pack_build.interpreter("gfx1151")
     assert run(tree, "python ci/generate_targets.py").returncode == 0

@@ -159,7 +159,7 @@ def test_without_a_yes_nothing_is_run(environment: Environment, answer: str) -> 
     assert environment.installed()[INFO] == OLD
 
 
-@pytest.mark.parametrize("made", ["pip", "uv"], indirect=True)
+@pytest.mark.parametrize("made", [pytest.param("pip", marks=pytest.mark.slow), "uv"], indirect=True)  # 9 s
 def test_the_command_is_shown_and_an_answer_runs_it(environment: Environment) -> None:
     done = environment.fix(stdin="y\n")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -260,6 +260,7 @@ def pip_install(url: str, folder: Path) -> list[str]:
 EXPECTED = [f"{project}-0.1.0.dist-info" for project in ("lucebox", "lucebox_gfx1151", "lucebox_sm86")]
 
 
+@pytest.mark.slow  # 2 s
 def test_pip_from_a_folder(index: Path, tmp_path: Path) -> None:
     assert pip_install(index.as_uri(), tmp_path) == EXPECTED
 

@@ -58,6 +58,7 @@ def test_the_workflow_ends_with_the_line_that_installs_the_wheel(tree: Path) -> 
     assert said.rstrip().endswith(line) and again.path.read_bytes() == before
 
 
+@pytest.mark.slow  # 3 s
 def test_the_members_are_those_of_pip(tree: Path, tmp_path: Path) -> None:
     _, ours = workflow(tree, NAME)
     python = test_pack_build.interpreter(NAME)
@@ -153,6 +154,7 @@ def host_choice(wheels: list[Wheel], site: Path) -> packs.Choice:
         return packs.choose(device, packs.find())
 
 
+@pytest.mark.slow  # 3 s
 def test_the_user_preset_of_the_page(tree: Path, tmp_path: Path) -> None:
     (example,) = re.findall(r"\n\n(    \{\n(?:    .+\n)+    \}\n)", PAGE)
     (tree / "CMakeUserPresets.json").write_text(example)

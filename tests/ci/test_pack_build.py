@@ -345,6 +345,7 @@ def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -
     assert "does not spill; remove its exception" in said
 
 
+@pytest.mark.slow  # 2 s
 def test_code_for_a_later_chip(tmp_path: Path) -> None:
     """To try it there: held to no chip's registers, and kept from being installed by its architecture."""
     later = "-DLUCEBOX_RUNS_ON=sm_90"

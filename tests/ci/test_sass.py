@@ -99,6 +99,7 @@ def problems(
     return list(gate.matrix_problems((folder / "k.cubin").read_bytes(), "k.cubin"))
 
 
+@pytest.mark.slow  # 2 s
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_kernels_that_are_spoiled_are_refused(tmp_path: Path) -> None:
     expected = "k.cubin: gemm_sm89_f8_e4m3_kernel: expected QMMA as the matrix instruction of its loops, got "

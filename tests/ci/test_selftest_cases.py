@@ -30,6 +30,7 @@ def compile_idle(out: Path, *more: str) -> None:
     compile_library(out, [source], *INCLUDES)
 
 
+@pytest.mark.slow  # 20 s
 def test_every_kernel_has_a_case(drivers: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """And one without a case is told."""
     extra = "kernel_without_a_case"

@@ -97,7 +97,7 @@ EVERYDAY = [
     ("attention", "Q4_K", "q8_0/wht4", "greedy"),
     ("mixture", "BF16", "f16", "drawn"),
 ]
-REST = [
+REST = [  # 2 to 5 s each
     ("hybrid", "Q4_K", "q8_0/wht4", "greedy"),
     ("hybrid", "BF16", "f16", "greedy"),
     ("small heads", "Q8_0", "f32", "greedy"),
@@ -167,6 +167,7 @@ def test_a_draft_model_changes_no_bit(
     assert budget == 0 or drafted.session.draft_counts["verified"] > 0
 
 
+@pytest.mark.slow  # 2 s
 @pytest.mark.parametrize(
     ("model", "dtype"), [("hybrid", "Q4_K"), pytest.param("mixture", "Q8_0", marks=pytest.mark.slow)]
 )
@@ -198,6 +199,7 @@ def test_company_with_trees_changes_no_bit(pack: Pack, tmp_path: Path, model: st
     assert [one.rows for one in mixed] == [one.rows for one in alone]
 
 
+@pytest.mark.slow  # 3 s
 def test_a_gate_that_only_small_trees_could_fuse(pack: Pack, tmp_path: Path, seed: int) -> None:
     """On a chip with few multiprocessors, the sums of 32 rows of gate and up do not fit beside the gate. So no tree
     fuses it, and a plain step does not either."""

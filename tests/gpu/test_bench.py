@@ -117,6 +117,7 @@ def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> 
     assert "<svg" in picture.read_text()
 
 
+@pytest.mark.slow  # 4 s
 def test_the_command_shows_profile_and_comparison(
     on_pack: str, synthetic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +177,7 @@ def test_the_table_beside_peers(
     assert [line.split()[0] for line in lines if "peer 1e-3 ms, x peer" in line] == ["b1", "b1"]
 
 
+@pytest.mark.slow  # 5 s
 def test_a_sheet_becomes_rows(
     on_pack: str, pack_folder: Path, synthetic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

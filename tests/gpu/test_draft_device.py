@@ -55,6 +55,7 @@ def opened(packs: list[_engine.gpu.Pack], folder: Path, draft: str, apart: bool,
     return open_engine(folder / "target.gguf", draft=named, **where, **({"decode_path": "graph"} | options))
 
 
+@pytest.mark.slow  # 3 s
 @pytest.mark.parametrize("draft", ["mtp", pytest.param("dflash", marks=pytest.mark.slow)])  # 2 s each
 def test_drafts_have_the_same_bits(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """Candidates after prompts, rows and trees, beside the model, on another device and in the fp64 reference."""
@@ -106,6 +107,7 @@ def test_plain_steps_leave_the_same_rows(packs: list[_engine.gpu.Pack], folder: 
     assert np.array_equal(states[0][1], states[1][1]) and states[0][2] == states[1][2]
 
 
+@pytest.mark.slow  # 6 s each
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """The same trees of all sequences are verified in the same passes."""
@@ -142,6 +144,7 @@ def test_suggested_trees(packs: list[_engine.gpu.Pack], folder: Path, seed: int)
     assert one.session.draft_counts["accepted"] > len(future) / 8
 
 
+@pytest.mark.slow  # 7 s
 def test_sequences_are_saved_forked_and_swapped(packs: list[_engine.gpu.Pack], folder: Path, seed: int) -> None:
     """A snapshot continues on either engine."""
     alone, engine = (opened(packs, folder, "mtp", apart, draft_budget=8) for apart in (False, True))

@@ -36,6 +36,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # 5 to 12 s each. The everyday case has every op of drafting; test_mtp has the plain layers.
+@pytest.mark.slow  # 3 s; every day, tests/gpu/test_draft_device.py
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "second" else pytest.mark.slow) for name in SHAPES]
 )

@@ -198,6 +198,7 @@ def test_fp4_needs_a_gpu(written: Write) -> None:
         open_engine(written(SHAPES["llama"]), activations="fp4")
 
 
+@pytest.mark.slow  # 3 s
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Norms and gates are fused, without separate launches; the rounding error is no larger than on the CPU."""
@@ -234,6 +235,7 @@ def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, famil
         assert launches["rms_norm_kernel"] == (2 if dtype == "BF16" else 2 * shape.n_layers + 1)
 
 
+@pytest.mark.slow  # 2 s
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """In a step only the last norm's rounding has a separate launch. Most of the context's splits are empty here."""
@@ -290,6 +292,7 @@ def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: in
     assert largest_difference(session.append(ids[:2])[0], logits_of(plain, after)[-2:]) < EXACT, (parents, row)
 
 
+@pytest.mark.slow  # 7 s
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
     """An append is replayed from its second time on. Replays give the same bits as a session whose recordings other

@@ -38,7 +38,7 @@ SHAPES = {
 }
 # Rows of an append: a step, a few rows, and many rows, whose experts are grouped; and the rows of all appends.
 CHUNKS = ((1, 12), (4, 24), (40, 48))
-EVERYDAY = {("qwen35moe", 3), ("gpt-oss", 4), ("q8_0", 4)}
+EVERYDAY = {("qwen35moe", 3), ("gpt-oss", 4)}
 INT8 = {"activations": "int8", "kv": "f16"}
 
 
@@ -67,6 +67,7 @@ def test_any_share_of_the_experts(pack: _engine.gpu.Pack, tmp_path: Path, name: 
     assert resident.expert_counts == (0, 0, 0)
 
 
+@pytest.mark.slow  # 3 s
 def test_experts_beside_a_dense_network(pack: _engine.gpu.Pack, data: Path) -> None:
     path = data / "tiny" / "gemma4_c"
     ids = np.load(data / "tiny" / "gemma4_c.npz")["ids"][:48]
@@ -79,6 +80,7 @@ def test_experts_beside_a_dense_network(pack: _engine.gpu.Pack, data: Path) -> N
 MANY = Shape("qwen3moe", "BF16", n_experts=40, n_used=4, **WIDE)  # more than a half of the ring
 
 
+@pytest.mark.slow  # 8 s
 @pytest.mark.parametrize(
     ("shape", "all_slots"),
     [
@@ -118,6 +120,7 @@ def test_long_prompts(
             assert np.array_equal(got, want), slots
 
 
+@pytest.mark.slow  # 6 s
 def test_several_sequences(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     path = write_model(tmp_path / "model.gguf", SHAPES["q8_0"])
     texts = [random_ids(5 + n, 131, seed + n) for n in range(7)]
@@ -137,6 +140,7 @@ def test_several_sequences(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) ->
     assert all(np.array_equal(a, b) for a, b in zip(logits(expert_slots=3), logits(), strict=True))
 
 
+@pytest.mark.slow  # 5 s
 @pytest.mark.parametrize("budget", [3, pytest.param(12, marks=pytest.mark.slow)])
 def test_drafts(pack: _engine.gpu.Pack, tmp_path: Path, budget: int, seed: int) -> None:
     """The prediction block has experts, too: the same tokens and the same drafts."""
@@ -168,6 +172,7 @@ def test_one_route_for_all_tokens(pack: _engine.gpu.Pack, tmp_path: Path) -> Non
     assert engine.expert_counts == (20 * shape.n_layers * shape.n_used, 0, 0)
 
 
+@pytest.mark.slow  # 4 s
 def test_experts_that_are_used_stay(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     """The choice of experts that leave is the same in every run, and one token again and again needs no copies."""
     shape = SHAPES["q8_0"]
@@ -227,6 +232,7 @@ def test_wrong_options(pack: _engine.gpu.Pack, tmp_path: Path, options: dict[str
         open_engine(path, pack=pack, **options)
 
 
+@pytest.mark.slow  # 5 s
 def test_memory_that_is_not_pinned(tmp_path: Path, seed: int) -> None:
     """A device that pins little: experts are pageable, and a host thread brings those that are missing."""
     folder = build_sim()
@@ -285,6 +291,7 @@ def test_models_and_devices_without_slots(pack: _engine.gpu.Pack, tmp_path: Path
         open_engine(mixture, expert_slots=3)
 
 
+@pytest.mark.slow  # 3 s
 def test_a_second_start_knows_the_experts(on_pack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file beside the step costs; one that is damaged is replaced."""
     monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path / "cache"))
@@ -342,6 +349,7 @@ def test_results_and_metrics(on_pack: str, tmp_path: Path) -> None:
         assert [*metrics.lines()] == before
 
 
+@pytest.mark.slow  # 4 s
 def test_synthetic_routes_have_the_locality_of_text(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     """With a slot for each expert of a token, a step finds just the experts that the token before chose."""
     shape = replace(

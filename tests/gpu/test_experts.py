@@ -131,7 +131,10 @@ def test_whole_models(pack: _engine.gpu.Pack, tmp_path: Path, name: str, chunk: 
     assert largest_difference(got, Decoder(path).logits(ids)) < tolerance("logits", "f32_device")
 
 
-@pytest.mark.parametrize("chunk", [1, pytest.param(7, marks=pytest.mark.slow), 200])
+@pytest.mark.slow  # 6 s each; every day, test_whole_models
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(1, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow), 200]
+)
 def test_gpt_oss_of_a_checkpoint(pack: _engine.gpu.Pack, data: Path, chunk: int) -> None:
     """Golden logits of transformers, from safetensors with experts in MXFP4; windows hide rows of a prompt too."""
     arrays = np.load(data / "tiny" / "gpt_oss_a.npz")

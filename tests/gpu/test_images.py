@@ -52,7 +52,12 @@ def decoded(session: _engine.Session, ids: NDArray[np.int32], answer: list[int])
 
 
 @pytest.mark.parametrize(
-    "shape", [(64, 96), (160, 160), (32, 32), (32, 416), pytest.param((352, 64), marks=pytest.mark.slow)]
+    "shape",
+    [
+        (64, 96),
+        (32, 32),
+        *(pytest.param(shape, marks=pytest.mark.slow) for shape in [(160, 160), (32, 416), (352, 64)]),
+    ],
 )
 def test_the_tower_on_the_device(pack: _engine.gpu.Pack, data: Path, shape: tuple[int, int]) -> None:
     """Rows of an image beside the CPU's: of whole pages of patches, of parts of one, and of a row of patches."""
@@ -95,7 +100,7 @@ def tower_elsewhere(place: str, pack_folder: Path, pack: _engine.gpu.Pack) -> di
     return {"pack": packs[0], "vision_pack": packs[1]}
 
 
-@pytest.mark.parametrize("place", ["cpu", "gpu"])
+@pytest.mark.parametrize("place", ["cpu", pytest.param("gpu", marks=pytest.mark.slow)])  # 10 s
 def test_the_tower_on_a_device_of_its_own(pack_folder: Path, pack: _engine.gpu.Pack, data: Path, place: str) -> None:
     """Rows and logits have the bits of a tower there, and the model's plan has the tower's memory."""
     folder, where = data / "tiny-vl", tower_elsewhere(place, pack_folder, pack)
@@ -142,6 +147,7 @@ def test_steps_after_images(of_graph: NDArray[np.float32], data: Path) -> None:
     assert difference < SPREAD * tolerance("logits", "f32_device")
 
 
+@pytest.mark.slow  # 9 s; every day, test_steps_after_images has the graph
 def test_the_megakernel_after_images(pack: _engine.gpu.Pack, data: Path) -> None:
     folder = data / "tiny-vl"
     graph, megakernel = (
@@ -151,6 +157,7 @@ def test_the_megakernel_after_images(pack: _engine.gpu.Pack, data: Path) -> None
     assert largest_difference(megakernel, graph) < SPREAD * tolerance("logits", "f32_device")
 
 
+@pytest.mark.slow  # 14 s
 def test_trees_and_batches_after_images(pack: _engine.gpu.Pack, data: Path) -> None:
     folder = data / "tiny-vl"
     engine = open_vision(pack, decode_path="graph", suffix=True)
@@ -173,6 +180,7 @@ def test_trees_and_batches_after_images(pack: _engine.gpu.Pack, data: Path) -> N
     assert [one[len(ids) :] for one in together] == [answer, answer]
 
 
+@pytest.mark.slow  # 35 s: every day, test_gemma_images.py has the tower on the CPU
 @pytest.mark.parametrize("name", ["gemma4_vl_a", "gemma4_vl_b"])
 @pytest.mark.parametrize("chunk", [100, pytest.param(128, marks=pytest.mark.slow)])
 def test_gemma_on_the_device(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, name: str, chunk: int) -> None:
@@ -199,6 +207,7 @@ def test_gemma_in_bf16(pack: _engine.gpu.Pack, data: Path) -> None:
         assert np.sqrt(np.mean((image.rows - expected) ** 2)) < tolerance("vision", "q8_0")
 
 
+@pytest.mark.slow  # 16 s each
 @pytest.mark.parametrize("split", ["layer", "tensor"])
 def test_images_on_several_devices(pack_folder: Path, of_graph: NDArray[np.float32], data: Path, split: str) -> None:
     """The tower is on the first device. With layers, the bits of one device."""

@@ -48,7 +48,9 @@ def weight_bytes(engine: _engine.Engine) -> int:
     return sum(n_bytes for name, n_bytes, *_ in engine.plan["entries"] if "weights" in name)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "scaled" else []) for name in SHAPES]
+)  # 11 s
 def test_a_load_reads_kept_weights_in_place_of_the_file(pack: _engine.gpu.Pack, tmp_path: Path, name: str) -> None:
     path = write_model(tmp_path / "model.gguf", SHAPES[name])
     draft = "mtp" if SHAPES[name].n_mtp else "none"

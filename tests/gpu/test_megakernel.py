@@ -251,7 +251,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
         pytest.param("F16", 256, 512, 32768, marks=pytest.mark.slow),  # 2 s each
         pytest.param("F32", 2048, 64, 32768, marks=pytest.mark.slow),  # 6 s
         pytest.param("Q8_0", 1056, 256, 0, marks=pytest.mark.slow),
-        ("Q4_K", 2560, 256, 0),
+        pytest.param("Q4_K", 2560, 256, 0, marks=pytest.mark.slow),
         pytest.param("NVFP4", 320, 256, 0, marks=pytest.mark.slow),
         (FP8, 640, 256, 0),
     ],

@@ -62,6 +62,7 @@ def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> Non
     assert mega.session.decode_path.startswith("megakernel_plain_")
 
 
+@pytest.mark.slow  # 3 s each
 @pytest.mark.parametrize(
     "lengths",
     [
@@ -135,6 +136,7 @@ def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
     assert [*again.decode(6), again.choose()] == expected
 
 
+@pytest.mark.slow  # 3 s
 @pytest.mark.parametrize("dtype", [pytest.param("Q8_0", marks=pytest.mark.slow), "Q4_K"])
 def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
     """Sums that differ in their last bit now and then move a code of rounded x by one. For each token that must cost

@@ -127,6 +127,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     assert mixed.session.decode_path.startswith("megakernel_plain_")
 
 
+@pytest.mark.slow  # 10 s; every day, the test below
 @pytest.mark.parametrize(
     ("family", "when"),
     [
@@ -163,6 +164,7 @@ def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, famil
     assert other.decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]
 
 
+@pytest.mark.slow  # 3 s
 def test_a_step_that_never_ends_before_one_of_a_graph(late_pack: _engine.gpu.Pack, write: Write) -> None:
     """The third step hangs, at 16 tokens of context; the graph's step after it raises."""
     path, prompt = write(MUCH_KV), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]

@@ -22,7 +22,7 @@ KV_TYPES = ("f16", "q8_0", "wht4/q4_0", "tq3_0", "q5_1/wht3", "fp8/bf16")
 Open = Callable[[int], _engine.Engine]
 
 
-@pytest.fixture(params=SHAPES)
+@pytest.fixture(params=["qwen35", pytest.param("qwen3", marks=pytest.mark.slow)])  # 10 s
 def open_model(request: pytest.FixtureRequest, pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> Open:
     path = write_model(tmp_path / "model.gguf", SHAPES[request.param])
     kv = KV_TYPES[seed % len(KV_TYPES)]
@@ -102,6 +102,7 @@ def test_prompts_that_part(open_model: Open) -> None:
     assert found == [0, 0 if _engine.Session(engine).recurrent_bytes else 128, 128]
 
 
+@pytest.mark.slow  # 7 s each
 def test_prompts_longer_than_the_budget(open_model: Open) -> None:
     """Pages in the KV cache take no main memory, so a budget for two states is enough for any prompt."""
     engine = open_model(64)

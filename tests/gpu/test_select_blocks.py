@@ -74,9 +74,9 @@ def test_selection(
     ("heads", "kv_heads", "dim", "n_past", "rows"),
     (
         (4, 2, 128, 300, 190),
-        pytest.param(6, 2, 64, 0, 700, marks=pytest.mark.slow),  # 3 s
-        (2, 2, 64, 1000, 260),
-        (4, 1, 256, 513, 70),
+        pytest.param(6, 2, 64, 0, 700, marks=pytest.mark.slow),  # 3 s each
+        pytest.param(2, 2, 64, 1000, 260, marks=pytest.mark.slow),
+        pytest.param(4, 1, 256, 513, 70, marks=pytest.mark.slow),
     ),
 )
 def test_attention(

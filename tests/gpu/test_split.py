@@ -65,7 +65,7 @@ def pair(
     return alone, split
 
 
-FAMILIES = [pytest.param(name, marks=[] if name in ("qwen35", "qwen3") else pytest.mark.slow) for name in SHAPES]
+FAMILIES = [pytest.param(name, marks=[] if name == "qwen35" else pytest.mark.slow) for name in SHAPES]  # 3 s each
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -148,6 +148,7 @@ def texts_of_groups(engine: _engine.Engine, groups: list[list[int]]) -> list[lis
     return texts
 
 
+@pytest.mark.slow  # 3 s
 def test_passes_in_flight(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     """A pass of two sequences is sent while another one of two is in flight: the tokens of one pass of all."""
     alone, split = pair(packs, written(folder, "qwen35"), context=96)
@@ -222,6 +223,7 @@ def test_trees(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(*logits, strict=True))
 
 
+@pytest.mark.slow  # 4 s
 @pytest.mark.parametrize("family", ["qwen35", pytest.param("gpt-oss", marks=pytest.mark.slow)])
 def test_state_moves_between_one_device_and_several(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
     """Snapshots and pieces have the same bytes on any number of devices, and each continues the other's."""

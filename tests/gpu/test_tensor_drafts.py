@@ -63,6 +63,7 @@ class RankWriter(Writer):
             check_ranks(self.session)
 
 
+@pytest.mark.slow  # 17 s; the tests below have the steps of one
 @pytest.mark.parametrize(
     ("draft", "n_ranks"),
     [
@@ -117,6 +118,7 @@ def test_suggested_trees_change_no_token(
     assert one.session.draft_counts["accepted"] > len(future) / 8
 
 
+@pytest.mark.slow  # 4 s
 @pytest.mark.parametrize("draft", ["suffix", pytest.param("mtp", marks=pytest.mark.slow)])
 def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """Rows and trees of three sequences in a pass, whose choices start together."""
@@ -143,6 +145,7 @@ def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path
     assert all(session.draft_counts["verified"] > 0 for session in sessions[:2])
 
 
+@pytest.mark.slow  # 4 s
 @pytest.mark.parametrize("draft", [pytest.param("dflash", marks=pytest.mark.slow), "mtp"])
 def test_plain_steps_leave_no_gap_in_the_draft_model(
     packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int

@@ -67,7 +67,7 @@ def open_split(packs: list[_engine.gpu.Pack], path: Path, n: int = 2, **options:
     return split
 
 
-FAMILIES = [pytest.param(name, marks=[] if name in ("qwen35", "qwen3") else pytest.mark.slow) for name in SHAPES]
+FAMILIES = [pytest.param(name, marks=[] if name == "qwen35" else pytest.mark.slow) for name in SHAPES]  # 3 s each
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -103,7 +103,9 @@ def widened(folder: Path, to: Path, ffn: int) -> Path:
     return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
 
 
-@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_c", pytest.param("mistral3_a", marks=pytest.mark.slow), "phi3_a"])
+@pytest.mark.parametrize(
+    "name", ["gemma4_a", "phi3_a", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma4_c", "mistral3_a"))]
+)
 def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
     """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
     arrays = np.load(data / "tiny" / f"{name}.npz")
@@ -155,6 +157,7 @@ def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> 
     return ids
 
 
+@pytest.mark.slow  # 5 s; every day, the logits
 def test_tokens(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     """Steps of the token loop, which samples on every rank, greedy and drawn; the same in every run."""
     path = written(folder, "qwen35")
@@ -189,6 +192,7 @@ def test_kv_types(packs: list[_engine.gpu.Pack], folder: Path, kv: str) -> None:
     assert largest_difference(logits_of(alone, ids), logits_of(split, ids)) < tolerance("logits", "half_device")
 
 
+@pytest.mark.slow  # 6 s
 def test_state_is_saved_forked_swapped_and_rewound(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     split = open_split(packs, written(folder, "qwen35"))
     prompt = random_ids(70, VOCAB).tolist()

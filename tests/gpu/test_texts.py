@@ -49,6 +49,7 @@ def text_of(items: Items) -> str:
     return answer.text
 
 
+@pytest.mark.slow  # 10 s; every day, tests/host/test_api_pages.py on the CPU
 def test_answers_are_those_alone(on_pack: str, model: Path) -> None:
     options: dict[str, Any] = {"context": 64, "kv_tokens": 192, "prefill_chunk": 64, "sessions": 3}
     with LLM(str(model), device=on_pack, draft="none", batch_invariant=True, **options) as llm:

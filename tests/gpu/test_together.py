@@ -66,6 +66,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow  # 3 s; every day, the bits
 @pytest.mark.parametrize("model, draft, path, kv", CASES)
 def test_company_changes_no_token(
     pack: _engine.gpu.Pack, folder: Path, model: str, draft: str, path: str, kv: str, seed: int

@@ -167,6 +167,7 @@ def test_a_synthetic_model_is_valid_and_runs(shape: str, preset: str, tmp_path: 
     assert all(-30 < score < 0 for score in scores)  # finite weights of a sane scale give a flat distribution
 
 
+@pytest.mark.slow  # 2 s
 def test_a_synthetic_fp8_checkpoint_is_valid_and_runs(tmp_path: Path) -> None:
     folder, script = tmp_path / "fp8", BENCHMARKS / "make_synthetic_gguf.py"
     arguments = ["--shape", "qwen35-tiny", "--type", "FP8", "--out", str(folder)]

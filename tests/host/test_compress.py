@@ -150,6 +150,7 @@ def test_compression_needs_a_scorer() -> None:
         EngineOptions(prefill_keep_ratio="9:0.1,8:0.1")
 
 
+@pytest.mark.slow  # 3 s
 def test_the_command_counts_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The recall scorer answers too: most direct answers survive; answers to full prompts are the ones of `quality`."""
     common = [

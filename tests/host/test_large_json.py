@@ -32,7 +32,9 @@ def value(rng: random.Random, depth: int) -> Any:
     return {f"k{i}" + rng.choice(ends): value(rng, depth - 1) for i in range(rng.randint(0, 8))}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(i, marks=[pytest.mark.slow] if i > 5 else []) for i in range(20)]
+)  # 0.6 s each
 def test_the_values_of_json(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(10):

@@ -178,6 +178,7 @@ def test_a_trial_or_a_suffix_draft_waits_for_the_tree() -> None:
     assert fixed.choose(chain(0.9, 4)) == "model" and fixed.rows_ahead == 0
 
 
+@pytest.mark.slow  # 7 s
 @settings(max_examples=30)
 @given(
     append=st.lists(st.floats(0.5, 30), min_size=6, max_size=6).map(sorted),

@@ -251,7 +251,7 @@ def token_bytes(shape: synthetic.Shape, preset: str) -> int:
     [
         ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3060", 360, 0.5),
         pytest.param("qwen35moe-35b-a3b", "Q4_K_M", "RTX 5070 Ti", 896, 0.7, marks=pytest.mark.slow),
-        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3090", 936, 1),
+        pytest.param("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3090", 936, 1, marks=pytest.mark.slow),
         ("gpt-oss-20b", "Q8_0", "RTX 3060", 360, 0.95),
         pytest.param("gpt-oss-20b", "Q8_0", "RTX 3090", 936, 1, marks=pytest.mark.slow),
     ],

@@ -141,6 +141,7 @@ def test_rows_are_added_to_a_file(tmp_path: Path) -> None:
         load_points(file)
 
 
+@pytest.mark.slow  # 5 s
 def test_the_command_measures_at_each_limit(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

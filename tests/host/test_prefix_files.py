@@ -194,6 +194,7 @@ def test_fingerprint_tells_options_apart(models: Path) -> None:
     assert fingerprint(open_engine(path)) == prints[0]
 
 
+@pytest.mark.slow  # 5 s
 def test_killed_while_writing(models: Path, tmp_path: Path) -> None:
     kills = Path(__file__).parent / "kill_writers.py"
     command = [sys.executable, kills, models / "hybrid.gguf", tmp_path, "--kills", str(KILLS)]

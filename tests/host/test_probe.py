@@ -101,6 +101,7 @@ def served() -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.slow  # 5 s
 def test_our_server_keeps_what_clients_count_on(served: str) -> None:
     checks = list(probe(served))
     assert [(check.protocol, check.name, check.detail) for check in checks if not check.ok] == []

@@ -41,6 +41,7 @@ print("ok")
 """
 
 
+@pytest.mark.slow  # 2 s each
 @pytest.mark.parametrize("script", [FORKED, ENDS], ids=["fork", "a thread generates"])
 def test_a_process_ends_quietly(script: str) -> None:
     # Python 3.12 and newer warn about a fork in a multi-threaded process.

@@ -51,6 +51,7 @@ def with_gpu(drivers: Path, site: Path, architecture: str, *commands: list[str])
     return [tuple(json.loads(line)) for line in run(drivers, "-c", script).splitlines()]
 
 
+@pytest.mark.slow  # 11 s: ten commands; every day, the tests below
 def test_every_command_names_the_gpu_that_it_does_not_use(drivers: Path, tmp_path: Path) -> None:  # noqa: F811
     small = ["tiny-hybrid", "--context", "64", "--threads", "1"]
     results = with_gpu(

@@ -16,6 +16,7 @@ GROWTH = 0.01
 CHUNK = 128  # of the script
 
 
+@pytest.mark.slow  # 5 s
 @pytest.mark.parametrize(
     ("model", "turns", "options"),
     [

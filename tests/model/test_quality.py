@@ -37,6 +37,7 @@ def test_right_answers_are_those_that_the_model_writes(scorer: Path) -> None:
     assert sum(cell.right for cell in report.recall) in (8, 9)  # an answer over two sentences is often wrong
 
 
+@pytest.mark.slow  # 5 s
 def test_recall_at_4096_tokens(scorer: Path) -> None:
     asked = documents(scorer, 4096)
     reports = measure_quality(lambda kv: LLM(scorer, context=4096, threads=1, kv=kv), ["q8_0", "wht4"], [], asked)

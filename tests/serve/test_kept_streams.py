@@ -66,6 +66,7 @@ def test_a_deleted_stream_ends(patient: Running) -> None:
         assert body_of(client, header).status_code == 404
 
 
+@pytest.mark.slow  # 3 s
 def test_each_key_sees_its_own_streams() -> None:
     with started("--api-key", "one", "--api-key", "two") as server, server.client() as client:
         header = named()
@@ -123,6 +124,7 @@ def test_a_stream_that_nobody_reads_ends(own: str, monkeypatch: pytest.MonkeyPat
         assert client.get("/status").json()["requests"][-1]["outcome"] == "cancelled"
 
 
+@pytest.mark.slow  # 3 s
 def test_ended_streams_are_dropped_at_a_limit(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = [named() for _ in range(4)]
     with httpx.Client(base_url=own, timeout=60) as client:

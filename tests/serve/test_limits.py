@@ -301,6 +301,7 @@ def test_the_status_has_no_text(server: Running) -> None:
     assert json.loads(client_status := told[: told.index("# HELP")])["requests"], client_status
 
 
+@pytest.mark.slow  # 10 s
 def test_a_slow_reader_is_dropped_and_delays_nobody() -> None:
     ask = {"messages": ASK, "max_tokens": 1900, "temperature": 0, "ignore_eos": True, "stream": True}
     ask |= {"logprobs": True, "top_logprobs": 20, "n": 2}

@@ -175,6 +175,7 @@ def test_loads_and_unloads_by_request(server: Running) -> None:
         assert client.get("/slots", params={"model": "hybrid"}).json() == []
 
 
+@pytest.mark.slow  # 3 s
 def test_a_busy_model_stays_and_a_waiting_request_may_leave() -> None:
     """Both other models must leave for the third one: one of them is busy."""
     big = max(sizes(LONG).values())
@@ -200,6 +201,7 @@ def test_a_busy_model_stays_and_a_waiting_request_may_leave() -> None:
         assert state(client, "llama")["value"] == "unloaded"
 
 
+@pytest.mark.slow  # 3 s
 def test_few_requests_wait_for_a_model() -> None:
     big = max(sizes(LONG).values())
     flags = ("--slots", "2", "--draft", "none", "--memory-limit", str(big + MIB), "--max-queue", "1")
@@ -219,6 +221,7 @@ def test_few_requests_wait_for_a_model() -> None:
         assert waiting.result().status_code == 200  # the stream's client has left
 
 
+@pytest.mark.slow  # 3 s
 def test_idle_models_leave_by_age(tmp_path: Path) -> None:
     flags = ("--slots", "1", "--keep-loaded", "0.4s", "--load", "use")
     with started(*flags, model=NAMED[:2], context=CONTEXT, log=tmp_path / "log") as running, running.client() as client:
@@ -232,6 +235,7 @@ def test_idle_models_leave_by_age(tmp_path: Path) -> None:
     assert log.count("loaded llama in") == 4 and log.count("idle for 0.4 s") == 2
 
 
+@pytest.mark.slow  # 3 s
 def test_a_model_alone_leaves_and_returns() -> None:
     with started("--slots", "1", "--keep-loaded", "0.3", context=CONTEXT) as running, running.client() as client:
         wait_for(lambda: client.get("/status").json()["state"] == "unloaded")
@@ -257,6 +261,7 @@ def test_a_load_that_fails(tmp_path: Path) -> None:
         assert state(client, "llama")["error"] is None
 
 
+@pytest.mark.slow  # 10 s
 def test_a_hundred_loads_leak_nothing() -> None:
     def used(pid: int) -> tuple[int, int, int]:
         """Resident KiB, open files and threads."""

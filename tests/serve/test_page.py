@@ -110,6 +110,7 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
     }
 
 
+@pytest.mark.slow  # 3 s
 def test_the_acceptance_of_drafts_is_live(page: Page) -> None:
     exact: dict[str, Any] = {"context": 512, "threads": 1, "activations": "f32", "kv": "f32"}
     with LLM("tiny-hybrid", draft="none", **exact) as plain:
@@ -137,7 +138,9 @@ def test_a_key_unlocks_the_page(page: Page) -> None:
         assert page.input_value("#key") == ""  # the browser keeps no key
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "width", [pytest.param(width, marks=[pytest.mark.slow] if width > 390 else []) for width in WIDTHS]
+)
 def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
     """Every view is reachable, long code, tables and words stay inside it, and the curve keeps its height."""
     while len(server.status()["requests"]) < 30:  # rows that would press on the curve
@@ -167,6 +170,7 @@ def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
         assert page.evaluate("document.getElementById('messages').clientHeight") > 300
 
 
+@pytest.mark.slow  # 3 s
 def test_a_gpu_that_is_not_used_is_on_the_page(page: Page, server: Running) -> None:
     page.goto(server.url)
     until(page, "document.getElementById('model').textContent !== ''")
@@ -179,6 +183,7 @@ def test_a_gpu_that_is_not_used_is_on_the_page(page: Page, server: Running) -> N
             assert page.inner_text("#unused-gpus") == "cuda:0 is not used: <no pack>"
 
 
+@pytest.mark.slow  # 3 s each
 @pytest.mark.parametrize("width", [1400, 1024, 390])
 def test_the_servers_panel_is_closed_and_opened(browser: Browser, server: Running, width: int) -> None:
     """Wide windows always have the list, and the panel unless it was closed; a reload keeps that."""
@@ -199,6 +204,7 @@ def test_the_servers_panel_is_closed_and_opened(browser: Browser, server: Runnin
         assert page.is_visible("section#live")
 
 
+@pytest.mark.slow  # 20 s
 def test_the_page_switches_models(page: Page) -> None:
     """The browser keeps the choice; a model that is not in memory is loaded by its first request."""
     flags = ("--slots", "1", "--load", "use")

@@ -42,6 +42,7 @@ def sent(tab_of_width: Page) -> list[Any]:
     return bodies
 
 
+@pytest.mark.slow  # 3 s each
 def test_an_answer_goes_on_when_its_chat_is_left(tab_of_any_width: Page, patient: Running) -> None:
     page = tab_of_any_width
     opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
@@ -97,6 +98,7 @@ def test_an_answer_goes_on_after_a_reload(tab_of_width: Page, server: Running) -
     assert len(server.status()["requests"]) == n_requests
 
 
+@pytest.mark.slow  # 3 s
 def test_an_answer_goes_on_in_a_closed_tab_and_another_shows_it(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
     opened(page, server.url, temperature=2, max_tokens=600, seed=1)
@@ -110,6 +112,7 @@ def test_an_answer_goes_on_in_a_closed_tab_and_another_shows_it(tab_of_width: Pa
     until(other, "document.querySelector('.assistant .note').textContent.includes('600 tokens')")
 
 
+@pytest.mark.slow  # 3 s
 def test_a_cut_answer_says_so(tab_of_width: Page, patient: Running) -> None:
     page = tab_of_width
     opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
@@ -132,6 +135,7 @@ def test_a_cut_answer_says_so(tab_of_width: Page, patient: Running) -> None:
     patient.wait_until(running=0)
 
 
+@pytest.mark.slow  # 3 s
 def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
     page.add_init_script(
@@ -154,6 +158,7 @@ def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, server: Runni
     assert "300 tokens" in page.inner_text(".assistant .note")
 
 
+@pytest.mark.slow  # 3 s
 def test_a_request_that_the_server_never_had_returns_its_prompt(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
     opened(page, server.url)
@@ -203,6 +208,7 @@ def test_edits_and_regenerated_answers_are_branches(tab_of_width: Page, server: 
     assert [one["content"] for one in messages(page)][2] in ("two", "three")
 
 
+@pytest.mark.slow  # 3 s
 def test_a_cut_answer_is_continued(tab_of_width: Page, server: Running, sent: list[Any]) -> None:
     page = tab_of_width
     opened(page, server.url, temperature=0, max_tokens=8)
@@ -224,6 +230,7 @@ def test_a_cut_answer_is_continued(tab_of_width: Page, server: Running, sent: li
     assert messages(page)[1]["content"] == whole.rstrip() or messages(page)[1]["content"] == whole
 
 
+@pytest.mark.slow  # 3 s
 def test_speed_and_context_are_live(tab_of_width: Page, patient: Running) -> None:
     page = tab_of_width
     opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)

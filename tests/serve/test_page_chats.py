@@ -47,6 +47,7 @@ def hasty() -> Iterator[Running]:
         yield running
 
 
+@pytest.mark.slow  # 4 s
 def test_a_failed_request_changes_nothing(page: Page, server: Running) -> None:
     opened(page, server.url, max_tokens=3)
     send(page, TOO_LONG)
@@ -77,6 +78,7 @@ def test_a_failed_request_changes_nothing(page: Page, server: Running) -> None:
     assert [turn["content"] for turn in messages(page)][::2] == ["Goodbye"]
 
 
+@pytest.mark.slow  # 4 s
 def test_an_answer_that_breaks_off_is_kept_with_its_error(page: Page, hasty: Running) -> None:
     opened(page, hasty.url, temperature=2, max_tokens=8000, seed=1)
     send(page, "Tell me everything.")
@@ -118,6 +120,7 @@ def test_chats_survive_a_reload(page: Page, server: Running) -> None:
     until(page, "document.querySelectorAll('#list li').length === 1")
 
 
+@pytest.mark.slow  # 3 s
 def test_calls_ask_for_their_results_until_there_is_an_answer(page: Page, server: Running) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     chat = [{"role": "user", "content": "sun?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -137,6 +140,7 @@ def test_calls_ask_for_their_results_until_there_is_an_answer(page: Page, server
     assert page.locator(".message form").is_hidden()
 
 
+@pytest.mark.slow  # 3 s
 def test_export(page: Page, server: Running) -> None:
     opened(page, server.url, temperature=0, max_tokens=12)
     answered(page, "Once upon a time")
@@ -147,6 +151,7 @@ def test_export(page: Page, server: Running) -> None:
     )
 
 
+@pytest.mark.slow  # 3 s each
 @pytest.mark.parametrize("host", ["127.0.0.1", "lan.test"])
 def test_code_is_copied(page: Page, hasty: Running, host: str) -> None:
     """Also where the browser offers no clipboard: pages without TLS that are not loopback."""
@@ -171,6 +176,7 @@ def test_code_is_copied(page: Page, hasty: Running, host: str) -> None:
     becomes(lambda: page.input_value("#prompt"), "if a:\n\tb <i>", page)
 
 
+@pytest.mark.slow  # 3 s
 def test_the_theme_is_chosen_and_kept(page: Page, server: Running) -> None:
     page.emulate_media(color_scheme="light")
     opened(page, server.url)
@@ -190,6 +196,7 @@ def test_the_theme_is_chosen_and_kept(page: Page, server: Running) -> None:
     assert page.evaluate(colour) == dark
 
 
+@pytest.mark.slow  # 3 s each
 def test_a_chat_has_settings_of_its_own(tab_of_any_width: Page, server: Running) -> None:
     page = tab_of_any_width
     sent: list[Any] = []
@@ -213,6 +220,7 @@ def test_a_chat_has_settings_of_its_own(tab_of_any_width: Page, server: Running)
     assert page.input_value("#tools") == ""
 
 
+@pytest.mark.slow  # 3 s each
 def test_search_and_rename(tab_of_any_width: Page, server: Running) -> None:
     page = tab_of_any_width
     for chat in ("apples", "pears"):
@@ -240,6 +248,7 @@ def test_search_and_rename(tab_of_any_width: Page, server: Running) -> None:
     assert sorted(rows(page)) == ["Fruit", "I like pears"]
 
 
+@pytest.mark.slow  # 3 s each
 def test_export_and_import_of_all_chats(browser: Browser, tab_of_width: Page, server: Running, tmp_path: Path) -> None:
     page = tab_of_width
     opened(page, server.url, temperature=0, max_tokens=3, system="Be brief.")
@@ -278,6 +287,7 @@ def test_export_and_import_of_all_chats(browser: Browser, tab_of_width: Page, se
         assert len(rows(other)) == 3
 
 
+@pytest.mark.slow  # 3 s
 def test_text_files_are_attached(tab_of_width: Page, server: Running, tmp_path: Path) -> None:
     page = tab_of_width
     opened(page, server.url, temperature=0, max_tokens=3)
@@ -300,6 +310,7 @@ def test_text_files_are_attached(tab_of_width: Page, server: Running, tmp_path: 
     assert page.locator(".chip").count() == 1
 
 
+@pytest.mark.slow  # 3 s
 def test_drafts_survive_a_reload(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
     opened(page, server.url, temperature=0, max_tokens=3)
@@ -343,6 +354,7 @@ def test_tabs_do_not_overwrite_each_other(tab_of_width: Page, server: Running) -
     assert len(rows(page)) == 1
 
 
+@pytest.mark.slow  # 3 s
 def test_chats_of_an_earlier_page_are_taken_over(page: Page, server: Running) -> None:
     page.route("**/static/main.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
     page.goto(server.url)
@@ -371,6 +383,7 @@ def test_chats_of_an_earlier_page_are_taken_over(page: Page, server: Running) ->
     shows_rows(page, "hello")
 
 
+@pytest.mark.slow  # 3 s each
 def test_shortcuts(tab_of_any_width: Page, server: Running) -> None:
     page = tab_of_any_width
     opened(page, server.url, temperature=0, max_tokens=3)

@@ -52,6 +52,7 @@ def hand_over(page: Page, target: str, event: str, file: Path, kind: str = "imag
     )
 
 
+@pytest.mark.slow  # 3 s each
 def test_an_image_is_chosen_sent_kept_and_exported(
     tab_of_any_width: Page, seeing: Running, image: Path, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_images_are_pasted_dropped_and_removed(
     assert turns(page)[1] == "APPLE"
 
 
+@pytest.mark.slow  # 4 s
 def test_a_large_image_is_drawn_smaller(page: Page, seeing: Running, tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (1500, 3200, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "large.png")
@@ -131,6 +133,7 @@ def test_a_large_image_is_drawn_smaller(page: Page, seeing: Running, tmp_path: P
         assert head == "data:image/jpeg;base64" and (1 << 22) * 0.99 < drawn.width * drawn.height <= 1 << 22
 
 
+@pytest.mark.slow  # 3 s
 def test_a_model_without_a_tower(page: Page, server: Running, image: Path) -> None:
     """The prompt returns with its image."""
     opened(page, server.url, max_tokens=3)
@@ -141,6 +144,7 @@ def test_a_model_without_a_tower(page: Page, server: Running, image: Path) -> No
     assert chips(page) == ["image 1"] and page.input_value("#prompt") == QUESTION and turns(page) == []
 
 
+@pytest.mark.slow  # 3 s
 def test_an_import_takes_no_images_of_other_sites(page: Page, server: Running, tmp_path: Path) -> None:
     opened(page, server.url)
     file = tmp_path / "chat.json"

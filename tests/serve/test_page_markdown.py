@@ -138,6 +138,7 @@ def test_markdown_is_read_like_the_reference(blank: Page) -> None:
         assert normal(shown) == normal(expected(text)), text
 
 
+@pytest.mark.slow  # 3 s
 def test_a_stream_ends_like_the_whole_text(blank: Page) -> None:
     closed = [text for text in TEXTS if "unfinished" not in text]
     assert blank.evaluate(STREAMED, closed) == [[True, True]] * len(closed)
@@ -165,6 +166,7 @@ def test_no_text_becomes_markup(blank: Page) -> None:
     assert all(link == ["https:", "noopener noreferrer"] for link in links)
 
 
+@pytest.mark.slow  # 4 s
 def test_time_and_depth_are_bounded(blank: Page) -> None:
     """A model that loops writes such text; a parser with a quadratic step needs minutes for it."""
     wide_table = "|a" * 10_000 + "\n" + "|-" * 10_000 + "\n" + "|a\n" * 10_000
@@ -208,6 +210,7 @@ def test_formulas_are_typeset(blank: Page) -> None:
         assert all(is_typeset for _, _, is_typeset in found), text
 
 
+@pytest.mark.slow  # 3 s
 def test_what_is_no_formula_stays_text(blank: Page) -> None:
     """Unknown commands, endless macros and links of formulas; a long one is not typeset."""
     macro = r"$\def\a{\a\a}\a$"
@@ -221,6 +224,7 @@ def test_what_is_no_formula_stays_text(blank: Page) -> None:
     assert "img" not in found["tags"]
 
 
+@pytest.mark.slow  # 3 s
 def test_formulas_need_no_network(blank: Page, server: Running) -> None:
     opened(blank, server.url)  # with all that the page requests at its start
     asked: list[str] = []

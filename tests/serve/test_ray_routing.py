@@ -136,6 +136,7 @@ def test_the_table_of_a_file(tmp_path: Path) -> None:
         read_ray([str(file)])
 
 
+@pytest.mark.slow  # 3 s
 def test_without_ray() -> None:
     if importlib.util.find_spec("ray") is not None:
         pytest.skip("Ray is installed")

@@ -36,7 +36,11 @@ def ask(url: str, path: str, body: dict[str, Any]) -> tuple[int, str]:
     return answered.status_code, answered.text
 
 
-@pytest.mark.parametrize("streams", [True, False], ids=["streams", "documents"])
+@pytest.mark.parametrize(
+    "streams",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["streams", "documents"],  # 5 s each
+)
 def test_the_end_of_the_drain(streams: bool) -> None:
     options = ["--port", "0", "--json", "--context", "8192", "--threads", "1", "--slots", "3", "--drain", "0.5", *SLOW]
     command = [sys.executable, "-m", "lucebox", "serve", MODEL, *options]

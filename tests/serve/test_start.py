@@ -32,6 +32,7 @@ def refused(*flags: str) -> str:
     return line
 
 
+@pytest.mark.slow  # 3 s
 def test_two_models_of_one_name() -> None:
     command = [sys.executable, "-m", "lucebox", "serve", MODEL, MODEL, "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
