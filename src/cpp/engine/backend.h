@@ -53,6 +53,10 @@ struct StreamNeeds {
   bool has_peers = false;  // the stream exchanges values with streams of other devices
 };
 
+// Bytes of a stream's scratch as a function of the rows of the longest append and the tokens of the longest sequence.
+// The streams differ in nothing else, so what depends on neither is computed once.
+using ScratchBytes = std::function<size_t(int rows, int context)>;
+
 // A request for block-sparse attention, and the option that made it.
 struct SparseWish {
   float alpha;  // 0: none
@@ -83,7 +87,9 @@ class DeviceSizes {
   virtual bool has_expert_slots() const = 0;    // copies experts from host memory when they are chosen
   // Private copies that load() makes of a part's weights.
   virtual size_t weight_bytes(Network& network, const NetworkPart& part) const = 0;
-  virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;
+  // The function is valid as long as the device and the networks. Their shapes must stay; expert slots may change.
+  virtual ScratchBytes scratch_of(const StreamNeeds& needs) const = 0;
+  size_t scratch_bytes(const StreamNeeds& needs) const { return scratch_of(needs)(needs.rows, needs.context); }
   // Description of the scratch in the plan's table.
   virtual std::string scratch_detail(const StreamNeeds& needs) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;  // of the token loop

@@ -64,8 +64,12 @@ class CpuSizes final : public DeviceSizes {
   size_t weight_bytes(Network& network, const NetworkPart&) const override {
     return network.vector_bytes() + network.copied_bytes();
   }
-  size_t scratch_bytes(const StreamNeeds& needs) const override {
-    return CpuStream::planned_bytes(stream_options(needs));
+  ScratchBytes scratch_of(const StreamNeeds& needs) const override {
+    return [own = needs](int rows, int context) mutable {
+      own.rows = rows;
+      own.context = context;
+      return CpuStream::planned_bytes(stream_options(own));
+    };
   }
   std::string scratch_detail(const StreamNeeds& needs) const override {
     return cat(needs.n_threads, " threads, ", lb::name(needs.isa));

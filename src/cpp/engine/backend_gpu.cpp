@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <utility>
@@ -23,21 +24,13 @@ namespace {
 // Free memory reserved for the driver's contexts, code and graphs.
 constexpr size_t kReserveBytes = size_t(256) << 20;
 
-// Scratch of a product group, maximised over all row counts up to max_rows: quantised x and, for a GEMM, its workspace.
-size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target) {
-  std::vector<int> counts = {max_rows};
-  for (int rows = 1; rows < max_rows; rows += rows < kMaxTree ? 1 : kMaxTree) counts.push_back(rows);
-  size_t bytes = 0;
-  for (int rows : counts) {
-    for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
-    const Linear& first = group.products[0];
-    if (rows > 1 && gpu::has_gemm(group, target))
-      bytes = std::max(bytes, gpu::gemm_scratch_at(first, gpu::gemm_rounded_bits(group, target)) +
-                                  gpu::gemm_scratch_bytes(group, target));
-    else
-      bytes = std::max(bytes, gpu::gemm_scratch_at(first, gpu::rounded_bits(group)));
-  }
-  return bytes;
+// Scratch of a product group: quantised x and, for a GEMM, its workspace.
+size_t group_scratch(LinearGroup& group, int rows, const gpu::Target& target) {
+  for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
+  const Linear& first = group.products[0];
+  if (rows > 1 && gpu::has_gemm(group, target))
+    return gpu::gemm_scratch_at(first, gpu::gemm_rounded_bits(group, target)) + gpu::gemm_scratch_bytes(group, target);
+  return gpu::gemm_scratch_at(first, gpu::rounded_bits(group));
 }
 
 // Scratch of a product group whose sums have one order: quantised x, and the workspace of the part with skinny kernels.
@@ -54,9 +47,9 @@ size_t one_order_scratch(LinearGroup group, const gpu::Target& target) {
 
 // Scratch of a chain of skinny GEMMs, each fused with the op that computes the next GEMM's x (gpu::DeferredGemm): the
 // largest partial sums, and two x buffers.
-size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Target& target) {
+size_t chain_scratch(std::span<LinearGroup> groups, const gpu::Target& target) {
   size_t bytes = 0;
-  for (int rows = 2; rows <= max_rows; ++rows) {
+  for (int rows = 2; rows <= kMaxTree; ++rows) {
     size_t x = 0, partials = 0;
     for (LinearGroup& group : groups) {
       for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
@@ -69,13 +62,16 @@ size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Tar
   return bytes;
 }
 
-// Scratch of the largest op between products.
-size_t mixer_scratch(const Network& network, int rows, int context, const gpu::Target& target) {
-  const AttentionSizes& heads = network.attention();
-  const Linear o_product = {.rows = rows, .n_in = heads.n_heads * heads.head_dim};
-  const size_t one = gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, context, target);
-  const size_t row = gpu::attention_row_scratch_bytes(heads.n_heads, heads.n_kv_heads, heads.head_dim, context, target);
-  size_t bytes = std::max(gpu::gemm_scratch_at(o_product, 16) + one, gpu::kMaxBatched * gpu::aligned_scratch(row));
+size_t attention_scratch(const Network& network, int rows, int context, const gpu::Target& target) {
+  const auto& [n_heads, n_kv_heads, head_dim] = network.attention();
+  const Linear o_product = {.rows = rows, .n_in = n_heads * head_dim};
+  const size_t one = gpu::attention_scratch_bytes(rows, n_heads, head_dim, context, target);
+  const size_t row = gpu::attention_row_scratch_bytes(n_heads, n_kv_heads, head_dim, context, target);
+  return std::max(gpu::gemm_scratch_at(o_product, 16) + one, gpu::kMaxBatched * gpu::aligned_scratch(row));
+}
+
+size_t recurrent_scratch(const Network& network, int rows, const gpu::Target& target) {
+  size_t bytes = 0;
   for (const LayerShape& shape : network.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       for (int append_rows : {rows, kMaxTree}) {
@@ -104,21 +100,54 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
 }
 
 // Ops run one after another and share one scratch, sized for the largest. A chain of products may span two networks: a
-// draft model ends with the target's head.
-size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
-  const int rows = std::max(needs.rows, kMaxTree);
-  size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
-  for (const Network* network : needs.networks) {
-    const auto& [used, dim, ffn, n_experts] = network->expert_products();
-    bytes = std::max(bytes, gpu::expert_scratch_bytes(rows, used, dim, ffn));
-    bytes = std::max(bytes, mixer_scratch(*network, rows, needs.context, target));
+// draft model ends with the target's head. Only attention depends on the context, and a search for a context compares
+// few numbers of rows.
+class GpuScratch {
+ public:
+  GpuScratch(const StreamNeeds& needs, const gpu::Target& target)
+      : networks_(needs.networks),
+        target_(target),
+        groups_(product_groups(networks_, needs.activations)),
+        of_few_rows_(chain_scratch(groups_, target)) {
+    for (LinearGroup& group : groups_) {
+      for (int rows = 1; rows < kMaxTree; ++rows)
+        of_few_rows_ = std::max(of_few_rows_, group_scratch(group, rows, target));
+      if (needs.one_order) of_few_rows_ = std::max(of_few_rows_, one_order_scratch(group, target));
+    }
+    if (networks_.size() > 1) of_few_rows_ = std::max(of_few_rows_, gpu::top_tokens_scratch_bytes(kMaxTree));
   }
-  std::vector<LinearGroup> groups = product_groups(needs.networks, needs.activations);
-  for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
-  if (needs.one_order)
-    for (const LinearGroup& group : groups) bytes = std::max(bytes, one_order_scratch(group, target));
-  return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
-}
+  size_t bytes(int append_rows, int context) {
+    const int rows = std::max(append_rows, kMaxTree);
+    if (!by_rows_.contains(rows)) by_rows_[rows] = at_any_context(rows);
+    size_t bytes = by_rows_[rows];
+    for (const Network* network : networks_)
+      bytes = std::max(bytes, attention_scratch(*network, rows, context, target_));
+    return bytes;
+  }
+
+ private:
+  size_t at_any_context(int rows) {
+    size_t bytes = of_few_rows_;
+    for (const Network* network : networks_) {
+      const auto& [used, dim, ffn, n_experts] = network->expert_products();
+      bytes = std::max(bytes, gpu::expert_scratch_bytes(rows, used, dim, ffn));
+      bytes = std::max(bytes, recurrent_scratch(*network, rows, target_));
+    }
+    for (LinearGroup& group : groups_) {
+      bytes = std::max(bytes, group_scratch(group, rows, target_));
+      // Fewer rows may take more, because each number of rows has its own kernel and split.
+      for (int fewer = kMaxTree; fewer < rows; fewer += kMaxTree)
+        bytes = std::max(bytes, group_scratch(group, fewer, target_));
+    }
+    return bytes;
+  }
+
+  Networks networks_;
+  const gpu::Target& target_;
+  std::vector<LinearGroup> groups_;
+  size_t of_few_rows_;             // of ops of fewer than kMaxTree rows, and of chains
+  std::map<int, size_t> by_rows_;  // at any context
+};
 
 class GpuSizes final : public DeviceSizes {
  public:
@@ -184,8 +213,10 @@ class GpuSizes final : public DeviceSizes {
     return counter.used() + experts.used() + expert_ring_bytes(network);
   }
   bool has_expert_slots() const override { return gpu::has_expert_slots(target_); }
-  size_t scratch_bytes(const StreamNeeds& needs) const override {
-    return GpuStream::planned_bytes(scratch_of(needs, target_));
+  ScratchBytes scratch_of(const StreamNeeds& needs) const override {
+    return [scratch = GpuScratch(needs, target_)](int rows, int context) mutable {
+      return GpuStream::planned_bytes(scratch.bytes(rows, context));
+    };
   }
   std::string scratch_detail(const StreamNeeds&) const override {
     return cat("rounded activations, partial attention; pack ", target_.name);
@@ -218,7 +249,8 @@ class GpuBackend final : public Backend {
   LentMemory* lent() const override { return lent_.get(); }
   std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
     using Runner = gpu::Queue::Runner;
-    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_, needs.one_order,
+    const size_t scratch = GpuScratch(needs, pack_->target()).bytes(needs.rows, needs.context);
+    return std::make_unique<GpuStream>(pack_, scratch, needs.context, lent_, needs.one_order,
                                        needs.has_peers ? Runner::kOwnThread : Runner::kCaller);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,

@@ -23,6 +23,7 @@ struct EngineSizes {
   const DeviceSizes& device;
   EngineOptions options;
   NetworkPart part;
+  const ScratchBytes& scratch_bytes;
 
   EngineSizes at(int context, const KvTypes& kv) const {
     EngineSizes other = *this;
@@ -63,7 +64,7 @@ struct EngineSizes {
   }
   // The last device chooses the tokens of a model that is split by layers.
   size_t loop() const { return part.is_last() && part.has_target ? device.loop_bytes(*models.target, options) : 0; }
-  size_t scratch() const { return device.scratch_bytes(stream_needs(models, options, part)); }
+  size_t scratch() const { return scratch_bytes(options.prefill_chunk, options.context); }
 
   // Excluding the KV cache.
   size_t session() const {
@@ -120,7 +121,7 @@ std::string activations_detail(const EngineOptions& options) {
 }
 
 std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& weights, size_t step_bytes) {
-  const auto& [models, device, options, part] = engine;
+  const auto& [models, device, options, part, scratch_bytes] = engine;
   const size_t logits =
       part.is_last() && part.has_target ? sizeof(float) * PassBuffers::kLogitRows * models.target->info().vocab : 0;
   std::vector<PlanEntry> entries = weights.device_entries();
@@ -219,37 +220,56 @@ size_t exchange_bytes(const Models& models, const EngineOptions& options) {
   return RankGroup::planned_bytes(model.n_ranks(), exchange_values(models, options)) + logits.used();
 }
 
-MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                     const NetworkPart& part, VisionTower* tower) {
-  const std::vector<PlanEntry> images = tower_entries(tower, sizes, options);
-  size_t image_bytes = 0;
-  for (const PlanEntry& entry : images) image_bytes += entry.bytes;
-  const WeightSizes weights(models, sizes, file_bytes + (tower == nullptr ? 0 : tower->own_file_bytes()), part);
-  const size_t step_bytes = part.n == 1 && part.has_target ? sizes.step_bytes(models, options) : 0;
-  const EngineSizes asked{models, sizes, options, part};
-  const int max_context = models.target->info().max_context;
-  auto [plan, budget] =
-      fit_context({.models = models,
-                   .sizes = sizes,
-                   .weights = weights,
-                   .fixed_bytes = step_bytes + image_bytes,
-                   .needed_bytes = [&](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
-                   .token_bytes =
-                       [&](const KvTypes& kv) {
-                         const StateSizes state = asked.at(max_context, kv).state();
-                         return state.target.token_bytes + state.draft.token_bytes;
-                       },
-                   .max_tokens = options.kv_tokens},
-                  options);
-  EngineSizes settled{models, sizes, options, part};
+EnginePlanner::EnginePlanner(const Models& models, const DeviceSizes& sizes, size_t file_bytes,
+                             const EngineOptions& options, const NetworkPart& part, VisionTower* tower)
+    : models_(models),
+      sizes_(sizes),
+      file_bytes_(file_bytes + (tower == nullptr ? 0 : tower->own_file_bytes())),
+      part_(part),
+      images_(tower_entries(tower, sizes, options)),
+      scratch_(sizes.scratch_of(stream_needs(models, options, part))) {
+  for (const PlanEntry& entry : images_) image_bytes_ += entry.bytes;
+}
+
+ContextDemand EnginePlanner::demand(const EngineOptions& options) const {
+  const EngineSizes asked{models_, sizes_, options, part_, scratch_};
+  const size_t step_bytes = part_.n == 1 && part_.has_target ? sizes_.step_bytes(models_, options) : 0;
+  return {.models = models_,
+          .sizes = sizes_,
+          .weights = WeightSizes(models_, sizes_, file_bytes_, part_),
+          .fixed_bytes = step_bytes + image_bytes_,
+          .needed_bytes = [asked](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
+          .token_bytes =
+              [asked](const KvTypes& kv) {
+                const StateSizes state = asked.at(asked.models.target->info().max_context, kv).state();
+                return state.target.token_bytes + state.draft.token_bytes;
+              },
+          .max_tokens = options.kv_tokens};
+}
+
+FittedContext EnginePlanner::settle(const ContextDemand& demand, EngineOptions& options) const {
+  const FittedContext fitted = fit_context(demand, options);
+  EngineSizes settled{models_, sizes_, options, part_, scratch_};
   if (options.window_sessions == 0)
-    options.window_sessions = settled.options.window_sessions = settled.fitting_windows(budget);
-  if (Window(models.layer_shapes()).exists()) plan.window_sessions = options.window_sessions;
-  const int pages = options.kv_tokens > 0 ? settled.kv_pages() : fitting_kv_pages(settled, budget);
-  options.kv_tokens = settled.options.kv_tokens = plan.kv_tokens = pages * kPageTokens;
-  plan.entries = entries_of(settled, weights, step_bytes);
-  std::ranges::copy(images, std::back_inserter(plan.entries));
-  return std::move(plan);
+    options.window_sessions = settled.options.window_sessions = settled.fitting_windows(fitted.budget);
+  const int pages = options.kv_tokens > 0 ? settled.kv_pages() : fitting_kv_pages(settled, fitted.budget);
+  options.kv_tokens = pages * kPageTokens;
+  return fitted;
+}
+
+int EnginePlanner::settle(EngineOptions& options) const { return settle(demand(options), options).largest_context; }
+
+bool EnginePlanner::fits(const EngineOptions& options) const { return context_fits(demand(options), options); }
+
+MemoryPlan EnginePlanner::plan(EngineOptions& options) const {
+  const ContextDemand demand = this->demand(options);
+  MemoryPlan plan = start_plan(demand, settle(demand, options), options);
+  if (Window(models_.layer_shapes()).exists()) plan.window_sessions = options.window_sessions;
+  plan.kv_tokens = options.kv_tokens;
+  plan.entries = entries_of({models_, sizes_, options, part_, scratch_}, demand.weights,
+                            demand.fixed_bytes - image_bytes_);
+  std::ranges::copy(images_, std::back_inserter(plan.entries));
+  return plan;
 }
 
 }  // namespace lb

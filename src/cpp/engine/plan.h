@@ -4,14 +4,38 @@
 #include "engine/backend.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
+#include "engine/plan_fit.h"
 #include "models/vision_tower.h"
 
 namespace lb {
 
-// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has the
-// sizes and the largest context that would fit. part: what one of several devices has. tower: null without images.
-MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                     const NetworkPart& part = {}, VisionTower* tower = nullptr);
+// Plans the memory of a model on one device, or of the part of it that one of several devices has.
+class EnginePlanner {
+ public:
+  // options: the planned ones may differ from them in lengths, numbers of sessions and experts in device memory. models
+  // and sizes must outlive the planner. tower: null without images.
+  EnginePlanner(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const EngineOptions& options,
+                const NetworkPart& part = {}, VisionTower* tower = nullptr);
+  // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has
+  // the sizes and the largest context that would fit.
+  MemoryPlan plan(EngineOptions& options) const;
+  // The same without a plan. Returns the longest context that fits.
+  int settle(EngineOptions& options) const;
+  // Whether memory suffices for options.context, which is given.
+  bool fits(const EngineOptions& options) const;
+
+ private:
+  ContextDemand demand(const EngineOptions& options) const;
+  FittedContext settle(const ContextDemand& demand, EngineOptions& options) const;
+
+  const Models& models_;
+  const DeviceSizes& sizes_;
+  size_t file_bytes_;
+  NetworkPart part_;
+  std::vector<PlanEntry> images_;
+  size_t image_bytes_ = 0;
+  ScratchBytes scratch_;
+};
 
 // The entries of a vision tower; none without one. On a GPU its types are the device's.
 std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& sizes, const EngineOptions& options);

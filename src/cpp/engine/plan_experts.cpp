@@ -14,27 +14,18 @@ constexpr int kExpertContext = 16384;
 
 class ExpertPlanner {
  public:
-  ExpertPlanner(const Models& models, const DeviceSizes& sizes, size_t file_bytes, VisionTower* tower)
-      : models_(models), sizes_(sizes), file_bytes_(file_bytes), tower_(tower) {}
+  ExpertPlanner(const Models& models, const EnginePlanner& planner) : models_(models), planner_(planner) {}
 
   const ExpertProducts& experts() const { return models_.target->expert_products(); }
   // The plan with this many experts of each layer in device memory.
   MemoryPlan at(int slots, EngineOptions& options) const {
-    const int set = slots < experts().n ? slots : 0;
-    models_.target->set_expert_slots(set);
-    if (models_.draft) models_.draft->set_expert_slots(models_.draft->expert_products().n > 0 ? set : 0);
-    options.expert_slots = set;
-    if (set > 0 && options.context == 0) options.context = std::min(kExpertContext, max_context());
-    return make_plan(models_, sizes_, file_bytes_, options, {}, tower_);
+    set_slots(slots, options);
+    return planner_.plan(options);
   }
+  // Whether memory suffices for fewer than all experts.
   bool fits(int slots, EngineOptions options) const {
-    try {
-      at(slots, options);
-      return true;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kMemory) throw;
-      return false;
-    }
+    set_slots(slots, options);
+    return planner_.fits(options);
   }
   // The number of experts that the options name; at least the experts of one token.
   int asked(const EngineOptions& options) const {
@@ -52,10 +43,16 @@ class ExpertPlanner {
   int max_context() const { return models_.target->info().max_context; }
 
  private:
+  void set_slots(int slots, EngineOptions& options) const {
+    const int set = slots < experts().n ? slots : 0;
+    models_.target->set_expert_slots(set);
+    if (models_.draft) models_.draft->set_expert_slots(models_.draft->expert_products().n > 0 ? set : 0);
+    options.expert_slots = set;
+    if (set > 0 && options.context == 0) options.context = std::min(kExpertContext, max_context());
+  }
+
   const Models& models_;
-  const DeviceSizes& sizes_;
-  size_t file_bytes_;
-  VisionTower* tower_;
+  const EnginePlanner& planner_;
 };
 
 constexpr const char* kNeedsNvidia = "experts in host memory need an NVIDIA GPU from sm_80 on";
@@ -78,7 +75,8 @@ std::optional<MemoryPlan> resident_plan(const ExpertPlanner& planner, EngineOpti
 
 MemoryPlan make_expert_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
                             VisionTower* tower) {
-  const ExpertPlanner planner(models, sizes, file_bytes, tower);
+  const EnginePlanner all(models, sizes, file_bytes, options, {}, tower);
+  const ExpertPlanner planner(models, all);
   const ExpertProducts& experts = planner.experts();
   if (asks_for_slots(options)) {
     LB_CHECK(experts.n > 0, kInvalid,
@@ -89,7 +87,7 @@ MemoryPlan make_expert_plan(const Models& models, const DeviceSizes& sizes, size
              kNeedsNvidia);
     return planner.at(planner.asked(options), options);
   }
-  if (experts.n == 0 || sizes.maps_weights()) return make_plan(models, sizes, file_bytes, options, {}, tower);
+  if (experts.n == 0 || sizes.maps_weights()) return all.plan(options);
   if (std::optional<MemoryPlan> plan = resident_plan(planner, options)) return std::move(*plan);
   if (!sizes.has_expert_slots()) try {
       return planner.at(experts.n, options);

@@ -73,9 +73,10 @@ std::vector<KvFit> kv_fits(const ContextDemand& demand, size_t budget) {
 }
 
 // The smaller KV types and their contexts as lines of a table; empty: no smaller type fits any context.
-std::string smaller_types(const std::vector<KvFit>& fits, size_t token_bytes) {
+std::string smaller_types(const ContextDemand& demand, const KvTypes& kv, size_t budget) {
+  const size_t token_bytes = demand.token_bytes(kv);
   std::ostringstream text;
-  for (const KvFit& fit : fits) {
+  for (const KvFit& fit : kv_fits(demand, budget)) {
     if (fit.token_bytes >= token_bytes || fit.largest_context == 0) continue;
     if (text.tellp() == 0) text << "\n  kv     KiB a token  largest context";
     text << "\n  " << std::left << std::setw(6) << to_string(fit.kv) << std::right << std::fixed << std::setprecision(2)
@@ -106,9 +107,7 @@ struct Budget {
   }
 };
 
-// smaller: the smaller types as lines of a table.
-void check_smallest(const ContextDemand& demand, const Budget& budget, const KvTypes& kv, int fits,
-                    const std::string& smaller) {
+void check_smallest(const ContextDemand& demand, const Budget& budget, const KvTypes& kv, int fits) {
   if (fits > 0) return;
   const Models& models = demand.models;
   const size_t smallest = demand.needed_bytes(std::min(kPageTokens, models.target->info().max_context), kv);
@@ -116,11 +115,10 @@ void check_smallest(const ContextDemand& demand, const Budget& budget, const KvT
        demand.weights.draft > 0 ? cat(", ", mib(demand.weights.draft), " of which are the draft model's,") : "",
        " and the smallest session ", mib(smallest), "; ", budget.text(demand, smallest),
        ". Use a smaller model or quantisation", models.draft ? ", draft without a draft model" : "", ", or free memory",
-       smaller);
+       smaller_types(demand, kv, budget.left()));
 }
 
-void check_context(const ContextDemand& demand, const Budget& budget, const ModelOptions& options, int fits,
-                   const std::string& smaller) {
+void check_context(const ContextDemand& demand, const Budget& budget, const ModelOptions& options, int fits) {
   const int max_context = demand.models.target->info().max_context;
   LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " exceeds the model's maximum of ",
            max_context, " tokens");
@@ -128,7 +126,8 @@ void check_context(const ContextDemand& demand, const Budget& budget, const Mode
   LB_CHECK(needed <= budget.left(), kMemory, "context = ", options.context, " needs ", mib(needed), " in addition to ",
            mib(demand.weights.total()), " of weights; ", budget.text(demand, needed), ". ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
-           "; a smaller prefill_chunk or a smaller kv type also saves memory", smaller);
+           "; a smaller prefill_chunk or a smaller kv type also saves memory",
+           smaller_types(demand, options.kv, budget.left()));
 }
 
 }  // namespace
@@ -236,24 +235,30 @@ FittedContext fit_context(const ContextDemand& demand, ModelOptions& options) {
          ". Use kv = f16, bf16 or f32, which take heads of any size");
   const Budget budget(demand, options.memory_limit);
   const int fits = largest_context(demand, options.kv, budget.left());
-  MemoryPlan plan;
-  plan.kv_fits = kv_fits(demand, budget.left());
-  const std::string smaller = smaller_types(plan.kv_fits, demand.token_bytes(options.kv));
   if (options.context == 0) {
-    check_smallest(demand, budget, options.kv, fits, smaller);
+    check_smallest(demand, budget, options.kv, fits);
     options.context = demand.max_tokens > 0 ? std::min(fits, demand.max_tokens) : fits;
   }
-  check_context(demand, budget, options, fits, smaller);
+  check_context(demand, budget, options, fits);
   options.prefill_chunk = std::min(options.prefill_chunk, options.context);
-  plan.device = demand.sizes.name();
-  plan.mapped_bytes = demand.weights.mapped;
-  plan.available_bytes = budget.available;
-  plan.bytes_per_token = demand.models.target->bytes_per_token();
-  plan.context = options.context;
-  plan.max_context = demand.models.target->info().max_context;
-  plan.experts = demand.weights.experts;
-  plan.largest_context = fits;
-  return {std::move(plan), budget.left()};
+  return {budget.available, budget.left(), fits};
+}
+
+bool context_fits(const ContextDemand& demand, const ModelOptions& options) {
+  return demand.needed_bytes(options.context, options.kv) <= Budget(demand, options.memory_limit).left();
+}
+
+MemoryPlan start_plan(const ContextDemand& demand, const FittedContext& fitted, const ModelOptions& options) {
+  const Model& model = *demand.models.target;
+  return {.device = demand.sizes.name(),
+          .mapped_bytes = demand.weights.mapped,
+          .available_bytes = fitted.available,
+          .bytes_per_token = model.bytes_per_token(),
+          .experts = demand.weights.experts,
+          .context = options.context,
+          .max_context = model.info().max_context,
+          .largest_context = fitted.largest_context,
+          .kv_fits = kv_fits(demand, fitted.budget)};
 }
 
 size_t MemoryPlan::total_bytes() const {

@@ -56,7 +56,7 @@ struct StateSizes {
 struct ContextDemand {
   const Models& models;
   const DeviceSizes& sizes;
-  const WeightSizes& weights;
+  WeightSizes weights;
   size_t fixed_bytes;  // independent of the context, excluding the weights
   // Bytes of a sequence, the KV cache and all buffers.
   std::function<size_t(int context, const KvTypes& kv)> needed_bytes;
@@ -64,13 +64,18 @@ struct ContextDemand {
   int max_tokens = 0;                                    // upper bound of a default context; 0: the largest that fits
 };
 
-// A plan without entries, and the bytes left for memory that depends on the context.
+// Device memory of a plan, and its longest context.
 struct FittedContext {
-  MemoryPlan plan;
-  size_t budget;
+  size_t available;     // free memory, without the driver's part
+  size_t budget;        // part of it that is left for memory that depends on the context
+  int largest_context;  // that fits; 0: none
 };
 // Settles options.context and caps options.prefill_chunk. Throws kMemory, whose message has the sizes and the largest
 // context that would fit.
 FittedContext fit_context(const ContextDemand& demand, ModelOptions& options);
+// Whether memory suffices for the context of the options.
+bool context_fits(const ContextDemand& demand, const ModelOptions& options);
+// The plan of settled options, without entries.
+MemoryPlan start_plan(const ContextDemand& demand, const FittedContext& fitted, const ModelOptions& options);
 
 }  // namespace lb

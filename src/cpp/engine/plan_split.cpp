@@ -61,8 +61,9 @@ struct DeviceBytes {
 // Divides layers among devices so that the largest share of available memory is smallest.
 class LayerDivision {
  public:
-  // options: with a context.
-  LayerDivision(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower)
+  // options: with a context. scratch: [devices].
+  LayerDivision(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower,
+                std::span<const ScratchBytes> scratch)
       : n_last_(layers_of_last(models)) {
     const int n = static_cast<int>(devices.size());
     const std::vector<LayerShape> shapes = models.layer_shapes();
@@ -85,7 +86,7 @@ class LayerDivision {
       const size_t free =
           options.memory_limit > 0 ? std::min(options.memory_limit, device.free_bytes()) : device.free_bytes();
       size_t fixed = device.weight_bytes(*models.target, no_layers) +
-                     device.scratch_bytes(stream_needs(models, options, most_layers)) +
+                     scratch[rank](options.prefill_chunk, options.context) +
                      Shard::pass_buffers_bytes(models, options, most_layers) +
                      hand_over_bytes(models, options, most_layers);
       if (no_layers.is_first())
@@ -136,11 +137,15 @@ class LayerDivision {
 
 // The division at the longest context that fits, up to the wanted one.
 std::vector<int> divide(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower) {
+  const int n = static_cast<int>(devices.size());
+  std::vector<ScratchBytes> scratch;
+  for (int rank = 0; rank < n; ++rank)
+    scratch.push_back(devices[rank]->scratch_of(stream_needs(models, options, part_of(models, rank, n, {}))));
   const auto division = [&](int context) {
     EngineOptions at = options;
     at.context = context;
     at.prefill_chunk = std::min(options.prefill_chunk, context);
-    return LayerDivision(models, devices, at, tower);
+    return LayerDivision(models, devices, at, tower, scratch);
   };
   const int max_context = models.target->info().max_context;
   const int wanted = options.context > 0 ? std::min(options.context, max_context) : max_context;
@@ -157,7 +162,7 @@ bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_byt
                 VisionTower* tower) {
   const int wanted = options.context > 0 ? options.context : models.target->info().max_context;
   try {
-    return make_plan(models, device, file_bytes, options, {}, tower).largest_context >= wanted;
+    return EnginePlanner(models, device, file_bytes, options, {}, tower).settle(options) >= wanted;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kMemory) throw;
     return false;
@@ -189,14 +194,16 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
 // parts: [devices]. tower: on the first device.
 MemoryPlan settle(std::span<const Models* const> models, std::span<const NetworkPart> parts, Devices devices,
                   size_t file_bytes, EngineOptions& options, VisionTower* tower) {
-  const auto settle_all = [&](std::vector<MemoryPlan>* plans) {
+  std::vector<EnginePlanner> planners;
+  for (size_t rank = 0; rank < devices.size(); ++rank)
+    planners.emplace_back(*models[rank], *devices[rank], file_bytes, options, parts[rank], rank == 0 ? tower : nullptr);
+  const auto settle_all = [&] {
     EngineOptions smallest = options;
-    for (size_t rank = 0; rank < devices.size(); ++rank) {
+    for (const EnginePlanner& planner : planners) {
       EngineOptions own = options;
-      MemoryPlan plan =
-          make_plan(*models[rank], *devices[rank], file_bytes, own, parts[rank], rank == 0 ? tower : nullptr);
-      if (plans != nullptr) plans->push_back(std::move(plan));
-      const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
+      planner.settle(own);
+      const bool is_first = &planner == &planners.front();
+      const auto keep_least = [&](int& value, int other) { value = is_first ? other : std::min(value, other); };
       keep_least(smallest.context, own.context);
       keep_least(smallest.kv_tokens, own.kv_tokens);
       keep_least(smallest.prefill_chunk, own.prefill_chunk);
@@ -204,14 +211,17 @@ MemoryPlan settle(std::span<const Models* const> models, std::span<const Network
     }
     return smallest;
   };
-  const EngineOptions first = settle_all(nullptr);
+  const EngineOptions first = settle_all();
   options.context = first.context;
   options.prefill_chunk = first.prefill_chunk;
-  const EngineOptions second = settle_all(nullptr);
+  const EngineOptions second = settle_all();
   options.window_sessions = second.window_sessions;
   options.kv_tokens = second.kv_tokens;
   std::vector<MemoryPlan> plans;
-  settle_all(&plans);
+  for (const EnginePlanner& planner : planners) {
+    EngineOptions own = options;
+    plans.push_back(planner.plan(own));
+  }
   return sum_of(std::move(plans), names_of(devices));
 }
 
@@ -307,7 +317,7 @@ SplitPlan make_split_plan(const OpenModels& opened, Devices devices, const Devic
   LB_CHECK(!asks_for_slots(options), kUnsupported,
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
   if (options.split.mode == SplitChoice::Mode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
-    return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
+    return {{NetworkPart{}}, EnginePlanner(models, *devices[0], file_bytes, options, {}, tower).plan(options)};
   LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
            " read keys and values of other layers, or inputs of their own, which models on several devices (",
            names_of(devices), ") do not support. Name one device");

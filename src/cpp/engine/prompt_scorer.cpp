@@ -82,8 +82,8 @@ StreamNeeds PromptScorer::stream_needs(const Models& models, const ScorerOptions
 // The sizes of a scorer with these options.
 struct PromptScorer::Sizes {
   const Models& models;
-  const DeviceSizes& device;
   ScorerOptions options;
+  const ScratchBytes& scratch_bytes;
 
   Sizes at(int context, const KvTypes& kv) const {
     Sizes other = *this;
@@ -108,7 +108,7 @@ struct PromptScorer::Sizes {
       carve_prompt(carver, *models.target, options, buffers);
     });
   }
-  size_t scratch() const { return device.scratch_bytes(stream_needs(models, options)); }
+  size_t scratch() const { return scratch_bytes(options.prefill_chunk, options.context); }
   size_t needed() const {
     const std::vector<LayerShape> shapes = state_shapes(*models.target);
     const StateOptions state = state_options(options);
@@ -119,22 +119,21 @@ struct PromptScorer::Sizes {
 
 MemoryPlan PromptScorer::make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes,
                                    ScorerOptions& options) {
-  const WeightSizes weights(models, sizes, file_bytes);
-  const Sizes asked{models, sizes, options};
+  const ScratchBytes scratch = sizes.scratch_of(stream_needs(models, options));
+  const Sizes asked{models, options, scratch};
   const int max_context = models.target->info().max_context;
-  MemoryPlan plan =
-      fit_context(
-          {.models = models,
-           .sizes = sizes,
-           .weights = weights,
-           .fixed_bytes = 0,
-           .needed_bytes = [&](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
-           .token_bytes = [&](const KvTypes& kv) { return asked.at(max_context, kv).state().target.token_bytes; }},
-          options)
-          .plan;
-  const Sizes settled{models, sizes, options};
+  const ContextDemand demand{
+      .models = models,
+      .sizes = sizes,
+      .weights = WeightSizes(models, sizes, file_bytes),
+      .fixed_bytes = 0,
+      .needed_bytes = [&](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
+      .token_bytes = [&](const KvTypes& kv) { return asked.at(max_context, kv).state().target.token_bytes; }};
+  const FittedContext fitted = fit_context(demand, options);
+  MemoryPlan plan = start_plan(demand, fitted, options);
+  const Sizes settled{models, options, scratch};
   plan.kv_tokens = settled.kv_pages() * kPageTokens;
-  plan.entries = weights.device_entries();
+  plan.entries = demand.weights.device_entries();
   const auto add = [&](std::vector<PlanEntry> more) { std::ranges::move(more, std::back_inserter(plan.entries)); };
   add(settled.state().entries(options.kv, plan.kv_tokens));
   add({
@@ -145,7 +144,7 @@ MemoryPlan PromptScorer::make_plan(const Models& models, const DeviceSizes& size
            options.prefill_sparse_alpha > 0 ? "; selected key blocks" : ""),
        true},
   });
-  add(weights.host_entries());
+  add(demand.weights.host_entries());
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });
   return plan;
 }
