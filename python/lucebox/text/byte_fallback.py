@@ -3,7 +3,6 @@ that no token has."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from tokenizers import normalizers
@@ -13,18 +12,17 @@ from lucebox.errors import FormatError
 __all__ = ["byte_pieces", "check_bytes", "escapes_spaces", "spaces_escaped", "to_bytes"]
 
 _SPACE = "\u2581"
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
 
 
 def to_bytes(piece: str) -> bytes:
     """The bytes of a vocabulary piece."""
-    byte = _BYTE.fullmatch(piece)
-    return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE, " ").encode()
+    return _BYTES.get(piece) or piece.replace(_SPACE, " ").encode()
 
 
 def byte_pieces() -> list[str]:
     """The pieces of all bytes."""
-    return [f"<0x{byte:02X}>" for byte in range(256)]
+    return list(_BYTES)
 
 
 def check_bytes(pieces: Mapping[str, int], where: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from itertools import islice
@@ -23,7 +23,7 @@ from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import InvalidRequestError, OutOfMemoryError
 from lucebox.text import byte_fallback
-from lucebox.text.byte_level import to_bytes
+from lucebox.text.byte_level import pieces_to_bytes
 from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges, normalises
 from lucebox.text.process_memory import free_address_space, give_memory_back
 from lucebox.text.spellings import MARK, unmarked
@@ -108,18 +108,14 @@ class Tokenizer:
             encoder.pre_tokenizer = byte_level_splitter(vocab.pre, where)
             if normalises(vocab.pre):
                 encoder.normalizer = normalizers.NFC()
-        by_type = {kind: [t for t, k in zip(vocab.tokens, vocab.types, strict=True) if k is kind] for kind in TokenType}
-        encoder.add_special_tokens(
-            [AddedToken(text, normalized=False, special=True) for text in by_type[TokenType.CONTROL]]
-        )
-        encoder.add_tokens([AddedToken(text, normalized=False) for text in by_type[TokenType.USER_DEFINED]])
+        control = [i for i, kind in enumerate(vocab.types) if kind is TokenType.CONTROL]
+        added = [i for i, kind in enumerate(vocab.types) if kind is TokenType.USER_DEFINED]
+        encoder.add_special_tokens([AddedToken(vocab.tokens[i], normalized=False, special=True) for i in control])
+        encoder.add_tokens([AddedToken(vocab.tokens[i], normalized=False) for i in added])
         return cls(
             encoder,
-            {
-                i: _gguf_token_bytes(token, kind, has_fallback=vocab.has_fallback)
-                for i, (token, kind) in enumerate(zip(vocab.tokens, vocab.types, strict=True))
-            },
-            special_ids=(ids[text] for text in by_type[TokenType.CONTROL]),
+            _gguf_token_bytes(vocab),
+            special_ids=control,
             unwritable=frozenset() if vocab.has_fallback else missing_bytes(ids, where),
             bos_id=vocab.bos_id,
             pad_id=vocab.pad_id,
@@ -139,10 +135,8 @@ class Tokenizer:
         """
         file = TokenizerFile.read(Path(path))
         added = {token.id: token for token in file.added}
-        if file.has_fallback:
-            table = {i: byte_fallback.to_bytes(piece) for piece, i in file.pieces.items()}
-        else:
-            table = {i: to_bytes(piece) or piece.encode() for piece, i in file.pieces.items()}
+        pieces = _piece_bytes(list(file.pieces), has_fallback=file.has_fallback)
+        table = dict(zip(file.pieces.values(), pieces, strict=True))
         table.update((token.id, token.content.encode()) for token in file.added)
         return cls(
             file.encoder,
@@ -331,13 +325,18 @@ def _own_errors() -> Iterator[None]:
         raise InvalidRequestError(f"the text cannot be tokenized: {str(error)[:200]}") from None
 
 
-def _gguf_token_bytes(token: str, kind: TokenType, *, has_fallback: bool) -> bytes:
-    if kind is TokenType.NORMAL and has_fallback:
-        return byte_fallback.to_bytes(token)
-    if kind is TokenType.NORMAL:
-        return to_bytes(token) or token.encode()
-    if kind is TokenType.BYTE:
-        return bytes([int(token[3:5], 16)])
-    if kind is TokenType.UNUSED:
-        return b""
-    return token.encode()
+def _piece_bytes(pieces: Sequence[str], *, has_fallback: bool) -> list[bytes]:
+    return list(map(byte_fallback.to_bytes, pieces)) if has_fallback else pieces_to_bytes(pieces)
+
+
+def _gguf_token_bytes(vocab: Vocabulary) -> dict[int, bytes]:
+    table = dict(enumerate(_piece_bytes(vocab.tokens, has_fallback=vocab.has_fallback)))
+    for i, kind in enumerate(vocab.types):
+        if kind is TokenType.NORMAL:
+            continue
+        token = vocab.tokens[i]
+        if kind is TokenType.BYTE:
+            table[i] = bytes([int(token[3:5], 16)])
+        else:
+            table[i] = b"" if kind is TokenType.UNUSED else token.encode()
+    return table

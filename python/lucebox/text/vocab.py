@@ -58,6 +58,9 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
+_TYPES: dict[object, TokenType] = {kind.value: kind for kind in TokenType}
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """tokens[i] and types[i] belong to id i; merges are in rank order."""
@@ -155,10 +158,15 @@ class _Reader:
             appended=(ends[0],) if self.flag("add_eos_token", default=False) and ends[0] is not None else (),
         )
 
+    # Checks of whole lists in C come first: vocabularies have up to 2^18 entries. Loops find the entry at fault.
+
     def tokens(self) -> list[str]:
-        tokens = [self.text("tokens", i, item) for i, item in enumerate(self.array("tokens"))]
+        tokens = self.texts("tokens")
         if not 0 < len(tokens) <= MAX_TOKENS:
             self.fail("tokens", f"has {len(tokens)} entries, expected 1 to {MAX_TOKENS}")
+        distinct = set(tokens)
+        if len(distinct) == len(tokens) and "" not in distinct:
+            return tokens
         first: dict[str, int] = {}
         for i, token in enumerate(tokens):
             if not token:
@@ -173,26 +181,26 @@ class _Reader:
         items = self.array("token_type")
         if len(items) != len(tokens):
             self.fail("token_type", f"has {len(items)} entries for {len(tokens)} tokens")
-        types = []
-        for i, item in enumerate(items):
-            value = self.integer(f"token_type[{i}]", item)
-            if not 1 <= value <= 6:
-                self.fail(f"token_type[{i}]", f"is {value}, expected 1 to 6")
-            if value == TokenType.BYTE and not _BYTE_TOKEN.fullmatch(tokens[i]):
+        is_plain = set(map(type, items)) == {int}
+        values = items if is_plain else [self.integer(f"token_type[{i}]", item) for i, item in enumerate(items)]
+        if not set(values) <= _TYPES.keys():
+            i, value = next((i, value) for i, value in enumerate(values) if value not in _TYPES)
+            self.fail(f"token_type[{i}]", f"is {value}, expected 1 to 6")
+        types = list(map(_TYPES.__getitem__, values))
+        for i, kind in enumerate(types):
+            if kind is TokenType.BYTE and not _BYTE_TOKEN.fullmatch(tokens[i]):
                 self.fail(f"token_type[{i}]", f"marks {_shown(tokens[i])} as a byte, whose form is <0x00> to <0xFF>")
-            types.append(TokenType(value))
         return types
 
     def merges(self, ids: Mapping[str, int]) -> list[tuple[str, str]]:
         merges: dict[tuple[str, str], None] = {}
-        for i, item in enumerate(self.array("merges")):
-            rule = self.text("merges", i, item)
+        for i, rule in enumerate(self.texts("merges")):
             left, _, right = rule.partition(" ")
             if not left or not right or " " in right:
                 self.fail(f"merges[{i}]", f"is {_shown(rule)}, expected two pieces with one space between")
-            for piece in (left, right, left + right):
-                if piece not in ids:
-                    self.fail(f"merges[{i}]", f"is {_shown(rule)}, but {_shown(piece)} is not a token")
+            if left not in ids or right not in ids or left + right not in ids:
+                piece = next(piece for piece in (left, right, left + right) if piece not in ids)
+                self.fail(f"merges[{i}]", f"is {_shown(rule)}, but {_shown(piece)} is not a token")
             if (left, right) in merges:
                 self.fail(f"merges[{i}]", f"repeats {_shown(rule)}")
             merges[left, right] = None
@@ -221,14 +229,22 @@ class _Reader:
             self.fail(key, f"is {type(value).__name__}, expected an array")
         return list(value)
 
-    def text(self, key: str, i: int, item: object) -> str:
+    def texts(self, key: str) -> list[str]:
+        items = self.array(key)
+        try:
+            "".join(items).encode()  # type: ignore[arg-type]
+        except (TypeError, UnicodeEncodeError):
+            for i, item in enumerate(items):
+                self.check_text(f"{key}[{i}]", item)
+        return items  # type: ignore[return-value]
+
+    def check_text(self, key: str, item: object) -> None:
         if not isinstance(item, str):
-            self.fail(f"{key}[{i}]", f"is {type(item).__name__}, expected a string")
+            self.fail(key, f"is {type(item).__name__}, expected a string")
         try:
             item.encode()
         except UnicodeEncodeError:
-            self.fail(f"{key}[{i}]", f"is not valid UTF-8: {_shown(item)}")
-        return item
+            self.fail(key, f"is not valid UTF-8: {_shown(item)}")
 
     def integer(self, key: str, item: object) -> int:
         try:
