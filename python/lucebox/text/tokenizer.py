@@ -99,24 +99,24 @@ class Tokenizer:
             UnsupportedError: the vocabulary is of another kind, or its pre-tokenizer is unknown.
         """
         vocab = Vocabulary.from_gguf(metadata, where)
-        ids = {token: i for i, token in enumerate(vocab.tokens)}
         if vocab.has_fallback:
-            encoder = Encoder(models.BPE(ids, vocab.merges, byte_fallback=True))
+            encoder = Encoder(models.BPE(vocab.ids, vocab.merges, byte_fallback=True))
             encoder.normalizer = byte_fallback.spaces_escaped()
         else:
-            encoder = Encoder(models.BPE(ids, vocab.merges, ignore_merges=ignores_merges(vocab.pre)))
+            encoder = Encoder(models.BPE(vocab.ids, vocab.merges, ignore_merges=ignores_merges(vocab.pre)))
             encoder.pre_tokenizer = byte_level_splitter(vocab.pre, where)
             if normalises(vocab.pre):
                 encoder.normalizer = normalizers.NFC()
-        control = [i for i, kind in enumerate(vocab.types) if kind is TokenType.CONTROL]
-        added = [i for i, kind in enumerate(vocab.types) if kind is TokenType.USER_DEFINED]
+        others = _not_normal(vocab)
+        control = [i for i, kind in others.items() if kind is TokenType.CONTROL]
+        added = [i for i, kind in others.items() if kind is TokenType.USER_DEFINED]
         encoder.add_special_tokens([AddedToken(vocab.tokens[i], normalized=False, special=True) for i in control])
         encoder.add_tokens([AddedToken(vocab.tokens[i], normalized=False) for i in added])
         return cls(
             encoder,
             _gguf_token_bytes(vocab),
             special_ids=control,
-            unwritable=frozenset() if vocab.has_fallback else missing_bytes(ids, where),
+            unwritable=frozenset() if vocab.has_fallback else missing_bytes(vocab.ids, where),
             bos_id=vocab.bos_id,
             pad_id=vocab.pad_id,
             unk_id=vocab.unk_id,
@@ -329,11 +329,14 @@ def _piece_bytes(pieces: Sequence[str], *, has_fallback: bool) -> list[bytes]:
     return list(map(byte_fallback.to_bytes, pieces)) if has_fallback else pieces_to_bytes(pieces)
 
 
+def _not_normal(vocab: Vocabulary) -> dict[int, TokenType]:
+    normal = TokenType.NORMAL
+    return {i: kind for i, kind in enumerate(vocab.types) if kind is not normal}
+
+
 def _gguf_token_bytes(vocab: Vocabulary) -> dict[int, bytes]:
     table = dict(enumerate(_piece_bytes(vocab.tokens, has_fallback=vocab.has_fallback)))
-    for i, kind in enumerate(vocab.types):
-        if kind is TokenType.NORMAL:
-            continue
+    for i, kind in _not_normal(vocab).items():
         token = vocab.tokens[i]
         if kind is TokenType.BYTE:
             table[i] = bytes([int(token[3:5], 16)])

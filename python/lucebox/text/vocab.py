@@ -63,9 +63,10 @@ _TYPES: dict[object, TokenType] = {kind.value: kind for kind in TokenType}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """tokens[i] and types[i] belong to id i; merges are in rank order."""
+    """tokens[i] and types[i] belong to id i, and ids[tokens[i]] is i; merges are in rank order."""
 
     tokens: list[str]
+    ids: dict[str, int]
     types: list[TokenType]
     merges: list[tuple[str, str]]
     has_fallback: bool
@@ -132,8 +133,8 @@ class _Reader:
                 "Qwen, SmolLM2 and similar models, and 'gemma4'"
             )
         has_fallback = model == "gemma4"
-        tokens = self.tokens()
-        ids = {token: i for i, token in enumerate(tokens)}
+        ids = self.ids()
+        tokens = list(ids)
         types = self.types(tokens)
         if has_fallback:
             check_bytes(ids, self.where)
@@ -146,6 +147,7 @@ class _Reader:
         ends += self.token_ids("eos_token_ids", len(tokens))
         return Vocabulary(
             tokens=tokens,
+            ids=ids,
             types=types,
             merges=self.merges(ids),
             has_fallback=has_fallback,
@@ -160,20 +162,20 @@ class _Reader:
 
     # Checks of whole lists in C come first: vocabularies have up to 2^18 entries. Loops find the entry at fault.
 
-    def tokens(self) -> list[str]:
+    def ids(self) -> dict[str, int]:
         tokens = self.texts("tokens")
         if not 0 < len(tokens) <= MAX_TOKENS:
             self.fail("tokens", f"has {len(tokens)} entries, expected 1 to {MAX_TOKENS}")
-        distinct = set(tokens)
-        if len(distinct) == len(tokens) and "" not in distinct:
-            return tokens
+        ids = dict(zip(tokens, range(len(tokens)), strict=True))
+        if len(ids) == len(tokens) and "" not in ids:
+            return ids
         first: dict[str, int] = {}
         for i, token in enumerate(tokens):
             if not token:
                 self.fail(f"tokens[{i}]", "is empty")
             if first.setdefault(token, i) != i:
                 self.fail(f"tokens[{i}]", f"is {_shown(token)}, which is already token {first[token]}")
-        return tokens
+        return first
 
     def types(self, tokens: list[str]) -> list[TokenType]:
         if _KEY + "token_type" not in self.metadata:
@@ -187,8 +189,9 @@ class _Reader:
             i, value = next((i, value) for i, value in enumerate(values) if value not in _TYPES)
             self.fail(f"token_type[{i}]", f"is {value}, expected 1 to 6")
         types = list(map(_TYPES.__getitem__, values))
-        for i, kind in enumerate(types):
-            if kind is TokenType.BYTE and not _BYTE_TOKEN.fullmatch(tokens[i]):
+        byte = TokenType.BYTE
+        for i in [i for i, kind in enumerate(types) if kind is byte]:
+            if not _BYTE_TOKEN.fullmatch(tokens[i]):
                 self.fail(f"token_type[{i}]", f"marks {_shown(tokens[i])} as a byte, whose form is <0x00> to <0xFF>")
         return types
 

@@ -100,8 +100,8 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
 }
 
 // Ops run one after another and share one scratch, sized for the largest. A chain of products may span two networks: a
-// draft model ends with the target's head. Only attention depends on the context, and a search for a context compares
-// few numbers of rows.
+// draft model ends with the target's head. Only attention depends on the context, and all contexts beyond a chunk have
+// the chunk's rows.
 class GpuScratch {
  public:
   GpuScratch(const StreamNeeds& needs, const gpu::Target& target)

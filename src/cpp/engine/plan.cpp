@@ -266,8 +266,8 @@ MemoryPlan EnginePlanner::plan(EngineOptions& options) const {
   MemoryPlan plan = start_plan(demand, settle(demand, options), options);
   if (Window(models_.layer_shapes()).exists()) plan.window_sessions = options.window_sessions;
   plan.kv_tokens = options.kv_tokens;
-  plan.entries = entries_of({models_, sizes_, options, part_, scratch_}, demand.weights,
-                            demand.fixed_bytes - image_bytes_);
+  plan.entries =
+      entries_of({models_, sizes_, options, part_, scratch_}, demand.weights, demand.fixed_bytes - image_bytes_);
   std::ranges::copy(images_, std::back_inserter(plan.entries));
   return plan;
 }

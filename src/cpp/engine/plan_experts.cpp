@@ -22,7 +22,7 @@ class ExpertPlanner {
     set_slots(slots, options);
     return planner_.plan(options);
   }
-  // Whether memory suffices for fewer than all experts.
+  // Whether memory suffices with this many experts of each layer, fewer than all.
   bool fits(int slots, EngineOptions options) const {
     set_slots(slots, options);
     return planner_.fits(options);

@@ -85,10 +85,9 @@ class LayerDivision {
       const size_t reserved = device.reserved_bytes();
       const size_t free =
           options.memory_limit > 0 ? std::min(options.memory_limit, device.free_bytes()) : device.free_bytes();
-      size_t fixed = device.weight_bytes(*models.target, no_layers) +
-                     scratch[rank](options.prefill_chunk, options.context) +
-                     Shard::pass_buffers_bytes(models, options, most_layers) +
-                     hand_over_bytes(models, options, most_layers);
+      size_t fixed =
+          device.weight_bytes(*models.target, no_layers) + scratch[rank](options.prefill_chunk, options.context) +
+          Shard::pass_buffers_bytes(models, options, most_layers) + hand_over_bytes(models, options, most_layers);
       if (no_layers.is_first())
         for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
       if (no_layers.is_last())

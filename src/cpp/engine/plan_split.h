@@ -23,9 +23,10 @@ struct SplitPlan {
 // options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: on the first device;
-// null without images. Throws like EnginePlanner::plan(). options.split = tensor: a slice of the model and a whole draft model on
-// every device, which decodes with graphs. draft_device: for the draft model; null: where the model is. has_own_chunk:
-// options.prefill_chunk is the first device's; layers on several devices then take at most kStagedChunk rows.
+// null without images. Throws like EnginePlanner::plan(). options.split = tensor: a slice of the model and a whole
+// draft model on every device, which decodes with graphs. draft_device: for the draft model; null: where the model is.
+// has_own_chunk: options.prefill_chunk is the first device's; layers on several devices then take at most kStagedChunk
+// rows.
 SplitPlan make_split_plan(const OpenModels& opened, std::span<const DeviceSizes* const> devices,
                           const DeviceSizes* draft_device, EngineOptions& options, VisionTower* tower,
                           bool has_own_chunk);
