@@ -543,6 +543,7 @@ FILLS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 SCALARS = {U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}
+pack_length = struct.Struct("<Q").pack
 
 
 class Array(NamedTuple):
@@ -650,11 +651,15 @@ def byte_tokens() -> list[str]:
 
 def encode(type_id: int, value: object) -> bytes:
     if isinstance(value, Array):
-        head = struct.pack("<IQ", value.element, len(value.items))
-        return head + b"".join(encode(value.element, item) for item in value.items)
+        n = len(value.items)
+        head = struct.pack("<IQ", value.element, n)
+        if value.element != STRING:
+            return head + struct.pack(f"<{n}{SCALARS[value.element][1:]}", *value.items)
+        texts = [str(item).encode() for item in value.items]  # a vocabulary: up to 2^18 items
+        return head + b"".join(pack_length(len(text)) + text for text in texts)
     if isinstance(value, str):
         text = value.encode()
-        return struct.pack("<Q", len(text)) + text
+        return pack_length(len(text)) + text
     return struct.pack(SCALARS[type_id], value)
 
 
