@@ -76,7 +76,7 @@ def test_drafts_have_the_same_bits(packs: list[_engine.gpu.Pack], folder: Path, 
     pairs[1].check(root=5)
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", ["mtp", pytest.param("dflash", marks=pytest.mark.slow)])  # 5 s each
 @pytest.mark.parametrize("path", ["graph", pytest.param("megakernel", marks=pytest.mark.slow)])
 def test_no_token_changes(packs: list[_engine.gpu.Pack], folder: Path, draft: str, path: str, seed: int) -> None:
     """Trees and plain steps by turns, over the end of a page."""
@@ -92,7 +92,7 @@ def test_no_token_changes(packs: list[_engine.gpu.Pack], folder: Path, draft: st
     assert one.session.draft_counts["verified"] > 0
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", [pytest.param("mtp", marks=pytest.mark.slow), "dflash"])  # 3 s each
 def test_plain_steps_leave_the_same_rows(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """Pages and rows of the draft model after steps, which hand over their tapped rows a page at a time."""
     states = []

@@ -157,8 +157,8 @@ def as_bf16(tensor: Packed) -> Packed:
 
 @pytest.mark.parametrize(
     "kind",
-    ["fp8", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modelopt", "compressed-tensors")), "mixed"],
-)  # 4 s each; "mixed" has NVFP4, and test_expanded_weights.py reads both layouts
+    ["fp8", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modelopt", "compressed-tensors", "mixed"))],
+)  # 4 s each; test_expanded_weights.py reads all layouts
 def test_checkpoints_of_few_bits_stay_packed(pack: _engine.gpu.Pack, tmp_path: Path, kind: str) -> None:
     """Prompts, few rows and single tokens have the CPU's logits; the device holds the codes and scales of the file."""
     gguf = write_model(tmp_path / "m.gguf", replace(SHAPES["qwen3"], vocab=512))
@@ -173,7 +173,8 @@ def test_checkpoints_of_few_bits_stay_packed(pack: _engine.gpu.Pack, tmp_path: P
     assert largest_difference(got, on_cpu(path, 54)) < limit
 
 
-@pytest.mark.parametrize("kind", [pytest.param("modelopt", marks=pytest.mark.slow), "mixed"])  # 3 s
+@pytest.mark.slow  # 3 s each; every day, the kernels in test_matmul.py
+@pytest.mark.parametrize("kind", ["modelopt", "mixed"])
 def test_prompts_in_fp4_on_request(pack: _engine.gpu.Pack, pack_folder: Path, tmp_path: Path, kind: str) -> None:
     """Only prompts of NVFP4 weights change, by no more than 4 bits of activations do."""
     gguf = write_model(tmp_path / "m.gguf", replace(SHAPES["qwen3"], vocab=512))

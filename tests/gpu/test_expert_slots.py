@@ -252,6 +252,7 @@ def test_memory_that_is_not_pinned(tmp_path: Path, seed: int) -> None:
     assert " of host memory" in str(plan)
 
 
+@pytest.mark.slow  # 3 s
 def test_experts_chosen_most_fill_the_slots(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     """Counts of a run arrange the slots of the next engine, and continue there."""
     shape = replace(HYBRID, n_mtp=1)

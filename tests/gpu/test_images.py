@@ -100,7 +100,8 @@ def tower_elsewhere(place: str, pack_folder: Path, pack: _engine.gpu.Pack) -> di
     return {"pack": packs[0], "vision_pack": packs[1]}
 
 
-@pytest.mark.parametrize("place", ["cpu", pytest.param("gpu", marks=pytest.mark.slow)])  # 10 s
+@pytest.mark.slow  # 2 to 10 s
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
 def test_the_tower_on_a_device_of_its_own(pack_folder: Path, pack: _engine.gpu.Pack, data: Path, place: str) -> None:
     """Rows and logits have the bits of a tower there, and the model's plan has the tower's memory."""
     folder, where = data / "tiny-vl", tower_elsewhere(place, pack_folder, pack)

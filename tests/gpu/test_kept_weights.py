@@ -49,7 +49,7 @@ def weight_bytes(engine: _engine.Engine) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "scaled" else []) for name in SHAPES]
+    "name", [pytest.param(name, marks=[] if name == "quantised" else [pytest.mark.slow]) for name in SHAPES]
 )  # 11 s
 def test_a_load_reads_kept_weights_in_place_of_the_file(pack: _engine.gpu.Pack, tmp_path: Path, name: str) -> None:
     path = write_model(tmp_path / "model.gguf", SHAPES[name])
@@ -72,7 +72,7 @@ def test_a_load_reads_kept_weights_in_place_of_the_file(pack: _engine.gpu.Pack, 
     assert not changed.has_weights_of(kept) and not np.array_equal(logits(changed), want)
 
 
-@pytest.mark.parametrize("split", ["layer", "tensor"])
+@pytest.mark.parametrize("split", ["layer", pytest.param("tensor", marks=pytest.mark.slow)])  # 2 s each
 def test_weights_on_several_devices(packs: list[_engine.gpu.Pack], tmp_path: Path, split: str) -> None:
     path = write_model(tmp_path / "model.gguf", HYBRID)
     draft = "mtp" if split == "tensor" else "none"  # layers on several devices have no draft models

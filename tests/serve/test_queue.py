@@ -47,6 +47,7 @@ def test_a_disconnect_cancels_the_request(patient: Running, is_stream: bool) -> 
     assert after["totals"]["generated_tokens"] - before < ENDLESS["max_tokens"]
 
 
+@pytest.mark.slow  # 3 s
 def test_a_disconnect_while_queued_or_in_prefill(patient: Running) -> None:
     async def leave() -> None:
         async with asked(patient, ENDLESS | {"stream": True}, running=1):
