@@ -25,7 +25,7 @@ RUNS, TOKENS, ROWS = 4, 24, 22
 
 
 def fill(session: _engine.Session, ids: np.ndarray, chunk: int) -> None:
-    """Makes the timeline ids, whole pages of them, with K, V and recurrent state of zeros."""
+    """Makes the timeline ids, whole pages of them and more than a window, with K, V and recurrent state of zeros."""
     n_pages = len(ids) // 64
     zeros = np.zeros(PIECE * session.page_bytes, np.uint8)
     pages = [zeros] * (n_pages // PIECE)
@@ -33,7 +33,8 @@ def fill(session: _engine.Session, ids: np.ndarray, chunk: int) -> None:
         pages.append(zeros[: n_pages % PIECE * session.page_bytes])
     ends = [*range(chunk, len(ids), chunk), len(ids)]
     session.reset()
-    session.assemble(ids, ends, 0, pages, np.zeros(session.recurrent_bytes, np.uint8))
+    state, windows = (np.zeros(n, np.uint8) for n in (session.recurrent_bytes, session.window_bytes))
+    session.assemble(ids, ends, 0, pages, state, windows)
 
 
 def token_s(llm: LLM, session: _engine.Session, ids: np.ndarray, n: int) -> tuple[float, int]:

@@ -10,7 +10,7 @@ import pytest
 from conversations import Conversation, check, cold, replay, warm
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.prefix_cache import PrefixCache, state_bytes
 from reference.gguf_files import Shape, write_model
 
 SHAPES = {
@@ -99,7 +99,7 @@ def test_prompts_that_part(open_model: Open) -> None:
         got = warm(_engine.Session(engine), cache, prompt, [], 1, 0)
         check(got, cold(_engine.Session(engine), prompt, [], 1, 0), seed)
         found.append(got.reused)
-    assert found == [0, 0 if _engine.Session(engine).recurrent_bytes else 128, 128]
+    assert found == [0, 0 if state_bytes(_engine.Session(engine)) else 128, 128]
 
 
 @pytest.mark.slow  # 7 s each
@@ -107,7 +107,7 @@ def test_prompts_longer_than_the_budget(open_model: Open) -> None:
     """Pages in the KV cache take no main memory, so a budget for two states is enough for any prompt."""
     engine = open_model(64)
     session = _engine.Session(engine)
-    cache = PrefixCache(2 * max(session.recurrent_bytes, session.page_bytes), engine=engine)
+    cache = PrefixCache(2 * max(state_bytes(session), session.page_bytes), engine=engine)
     ids = random_ids(700, VOCAB)
     for n in range(100, 700, 100):
         got = warm(session, cache, ids[:n], [n // 64 * 64], 1, 0)

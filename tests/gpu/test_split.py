@@ -235,15 +235,15 @@ def test_state_moves_between_one_device_and_several(packs: list[_engine.gpu.Pack
     snapshots = [session.save() for session in sessions]
     assert snapshots[0] == snapshots[1]
     pages = [[session.read_pages(page, 1) for page in (0, 1)] for session in sessions]
-    recurrent = [session.read_recurrent() for session in sessions]
-    assert np.array_equal(*pages) and np.array_equal(*recurrent)
+    states = [(session.read_recurrent(), session.read_windows()) for session in sessions]
+    assert np.array_equal(*pages) and all(map(np.array_equal, *states))
 
     expected = write(sessions[0], prompt.tolist(), 6)
     taken = _engine.Session(engines[1])
     taken.load(snapshots[0])
     assert write(taken, prompt.tolist(), 6) == expected
     built = _engine.Session(engines[1])
-    built.assemble(prompt, [64, 128], pages=pages[0], recurrent=recurrent[0])
+    built.assemble(prompt, [64, 128], 0, pages[0], *states[0])
     assert write(built, prompt.tolist(), 6) == expected
 
 

@@ -214,9 +214,8 @@ def test_state_is_saved_forked_swapped_and_rewound(packs: list[_engine.gpu.Pack]
     source.reset()
     source.sync(np.array(prompt[:64], np.int32))
     built = _engine.Session(split)
-    built.assemble(
-        np.array(prompt[:64], np.int32), [64], pages=[source.read_pages(0, 1)], recurrent=source.read_recurrent()
-    )
+    states = source.read_recurrent(), source.read_windows()
+    built.assemble(np.array(prompt[:64], np.int32), [64], 0, [source.read_pages(0, 1)], *states)
     assert write(built, prompt, 5) == expected
 
 

@@ -11,6 +11,8 @@ import pytest
 from engines import Decoder, open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import OutOfMemoryError
+from lucebox.generation.prefix_cache import PrefixCache, append_ends
+from prefix_walk import PrefixWalk
 from reference.gguf_files import Shape, metadata, tensors, write
 
 SHAPE = Shape("llama", n_layers=2, n_heads=2, n_kv_heads=1, head_dim=64, vocab=96)
@@ -75,3 +77,52 @@ def test_a_page_stays_until_all_devices_have_read_it(pack_folder: Path, tmp_path
     session.sync(ids, between_layers=write_pages)
     assert n_refused > 4
     assert np.array_equal(session.logits(), want.logits())
+
+
+def test_stored_states_share_pages(pack: _engine.gpu.Pack, model: Path) -> None:
+    """A prefix continues with the same bits from pages that it shares, and from bytes once they have left."""
+    engine = open_engine(model, pack=pack, sessions=2, **OPTIONS | {"prefill_chunk": 64})
+    session, other, cache = _engine.Session(engine), _engine.Session(engine), PrefixCache(1 << 30, engine=engine)
+    n_free, ids = engine.n_free_window_pages, random_ids(130, SHAPE.vocab)
+    list(cache.prefill(session, ids))
+    expected = session.logits()
+    session.reset()
+    assert n_free - engine.n_free_window_pages == 2 and cache.stats().memory_bytes == 0
+    for _ in range(2):
+        assert list(cache.prefill(other, ids)) == [128, 130]
+        assert np.array_equal(other.logits(), expected)
+        other.reset()
+        while cache.drop_pages():
+            pass
+    assert engine.n_free_window_pages == n_free
+
+
+@pytest.mark.slow  # 11 s: dozens of prompts
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_walk_over_stored_states(pack: _engine.gpu.Pack, model: Path, seed: int, sessions: int) -> None:
+    options = OPTIONS | {"prefill_chunk": 64}
+    engine, roomy = (open_engine(model, pack=pack, sessions=n, **options) for n in (sessions, 16))
+    walk = PrefixWalk(engine, roomy, SHAPE.vocab, np.random.default_rng(seed))
+    for _ in range(24):
+        walk.step(320, 3)
+    walk.end()
+    assert walk.counts["reused"] > 0 and walk.counts["moved"] > 0, seed
+
+
+@pytest.mark.slow  # 19 s: prompts of many chunks on two devices
+def test_stored_states_leave_in_the_middle_of_a_sync(pack_folder: Path, tmp_path: Path) -> None:
+    """A sync of several chunks takes window pages one chunk at a time. When they end, states move to main memory."""
+    packs, model = gpu_packs.load_on_devices(pack_folder, 2), written(tmp_path, 64)
+    options = {"context": 20 * 64, "kv_tokens": 80 * 64, "prefill_chunk": 64, "kv": "f16", "sessions": 1}
+    alone = _engine.Session(open_engine(model, pack=packs[0], **options))
+    split = open_engine(model, pack=packs[0], others=packs[1:], split="layer", **options)
+    session, cache = _engine.Session(split), PrefixCache(1 << 30, engine=split)
+    for seed in range(3):
+        ids = random_ids(18 * 64 + 3, SHAPE.vocab, seed)
+        list(cache.prefill(session, ids))
+        for end in append_ends(len(ids), (), 64):
+            alone.sync(ids[:end])
+        assert np.array_equal(session.logits(), alone.logits())
+        session.reset()
+    assert cache.stats().memory_bytes > 0
+    cache.close()

@@ -82,7 +82,7 @@ def main() -> int:
             return 1
         checked, reused = checked + int(whole[-1][0]), reused + int(whole[-1][1])
         unfinished += len(list(options.folder.glob("*.unfinished")))
-    n_files = len([*options.folder.glob("*.pages"), *options.folder.glob("*.state")])
+    n_files = len([*options.folder.glob("*.pages"), *options.folder.glob("*.state"), *options.folder.glob("*.windows")])
     print(f"{options.kills} kills, {unfinished} of them within a file: {checked} answers as cold, {reused} tokens "
           f"reused, {n_files} files")  # fmt: skip
     return 0

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conversations import Conversation, replay
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.generation.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint, state_bytes
 
 SETTLED = 10  # turns
 SPREAD = range(0, 1 << 20, 64)  # boundaries
@@ -80,7 +80,7 @@ def main() -> None:
                 "reused": reused,
                 "settled_bytes": [life[SETTLED] for life in lives],
                 "largest_bytes": [max(life[SETTLED:]) for life in lives],
-                "state_bytes": sessions[0].recurrent_bytes,
+                "state_bytes": state_bytes(sessions[0]),
                 "damaged": damaged,
             }
         )

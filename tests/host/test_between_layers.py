@@ -64,7 +64,9 @@ def test_no_bit_changes(folder: Path, draft: str) -> None:
             answers[n_called % 2] += decoded(session, ids, 2)
         session = others[0][0]
         first = np.array(session.tokens[:64], np.int32)
-        copy.assemble(first, [64], 0, [session.read_pages(0, 1)], np.zeros(copy.recurrent_bytes, np.uint8))
+        zeros = np.zeros(copy.recurrent_bytes + copy.window_bytes, np.uint8)
+        state, window = zeros[: copy.recurrent_bytes], zeros[: copy.window_bytes // 2]  # one page of a window's two
+        copy.assemble(first, [64], 0, [session.read_pages(0, 1)], state, window)
 
     prompt.sync(long, between_layers=between)
     assert n_called == TARGET.n_layers  # of the chunk of 600; the one of 100 has the others' buffers

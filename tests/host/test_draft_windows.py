@@ -84,7 +84,8 @@ def test_pieces(target: Path, draft: Path, n: int) -> None:
     first.sync(ids[:n])
     second.sync(ids[-500:])  # something else before
     ends = [*range(CHUNK, n, CHUNK), n]
-    second.assemble(ids[:n], ends, 0, [first.read_pages(0, -(-n // 64))], first.read_recurrent())
+    pages = first.read_pages(0, -(-n // 64))
+    second.assemble(ids[:n], ends, 0, [pages], first.read_recurrent(), first.read_windows())
     drafts = []
     for session in (first, second):
         drafting = _kernels.Drafting(engine)

@@ -92,7 +92,8 @@ def test_trees_forks_and_pieces_after_images(golden: Golden) -> None:
     session.sync(ids[:n])
     fork, restored = _engine.Session(engine), _engine.Session(engine)
     fork.fork(session)
-    restored.assemble(ids[:n], [n], 0, [session.share_pages(0, session.n_pages)], session.read_recurrent())
+    pages = session.share_pages(0, session.n_pages)
+    restored.assemble(ids[:n], [n], 0, [pages], session.read_recurrent(), session.share_windows())
     for other in (fork, restored):
         other.sync(ids)
         assert largest_difference(other.logits(), golden.logits[-1]) < EXACT

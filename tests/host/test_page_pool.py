@@ -210,10 +210,10 @@ def test_page_runs_keep_pages(engine: _engine.Engine, alone: _engine.Session) ->
     source, session = _engine.Session(engine), _engine.Session(engine)
     source.sync(ids[:n])
     run, piece = source.share_pages(0, 2), source.read_pages(2, 1)
-    state = source.read_recurrent() if source.recurrent_bytes else None
+    state, windows = source.read_recurrent(), source.share_windows()
     source.sync(random_ids(n, VOCAB, 1))
     assert n_used(engine) == 3 + len(run)
-    session.assemble(ids[:n], ends, 0, [run, piece], state)
+    session.assemble(ids[:n], ends, 0, [run, piece], state, windows)
     assert n_used(engine) == 3 + 3
     alone.sync(ids[:n])
     assert decode(session, ids) == decode(alone, ids)

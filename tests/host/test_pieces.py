@@ -53,8 +53,8 @@ def after(session: _engine.Session, *ends: int) -> NDArray[np.float32]:
     return session.logits()
 
 
-def state_of(session: _engine.Session) -> NDArray[np.uint8] | None:
-    return session.read_recurrent() if session.recurrent_bytes else None
+def state_of(session: _engine.Session) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    return session.read_recurrent(), session.read_windows()
 
 
 # --- held: what a timeline was computed in
@@ -134,7 +134,7 @@ def test_a_timeline_in_pieces_has_the_same_bits(engine: _engine.Engine, n: int) 
     n_pages = -(-n // 64)
     pages = [first.read_pages(page, 1) for page in range(n_pages - 1)] + [first.read_pages(n_pages - 1, 1)]
     second = at(engine, 200)  # something else before
-    second.assemble(IDS[:n], ends, 0, pages, state_of(first))
+    second.assemble(IDS[:n], ends, 0, pages, *state_of(first))
     assert second.tokens == IDS[:n].tolist() and second.matched_prefix(IDS, ends) == n
     want = after(at(engine, *ends))
     assert np.array_equal(after(second), want)
@@ -144,9 +144,9 @@ def test_a_timeline_in_pieces_has_the_same_bits(engine: _engine.Engine, n: int) 
 def test_held_pages_need_not_be_given(engine: _engine.Engine) -> None:
     session = at(engine, 64, 128, 192)
     tail, state = session.read_pages(1, 1), state_of(at(engine, 64, 128))
-    session.assemble(IDS[:128], [64, 128], 1, [tail], state)
+    session.assemble(IDS[:128], [64, 128], 1, [tail], *state)
     assert np.array_equal(after(session, 150), after(at(engine, 64, 128), 150))
-    session.assemble(IDS[:128], [64, 128], 2, [], state)
+    session.assemble(IDS[:128], [64, 128], 2, [], *state)
     assert np.array_equal(after(session, 150), after(at(engine, 64, 128), 150))
 
 
@@ -156,7 +156,7 @@ def test_several_pages_are_one_piece(engine: _engine.Engine) -> None:
     both = session.read_pages(0, 2)
     assert both.size == 2 * session.page_bytes == one.size + two.size
     other = _engine.Session(engine)
-    other.assemble(IDS[:128], [64, 128], 0, [both], state_of(session))
+    other.assemble(IDS[:128], [64, 128], 0, [both], *state_of(session))
     assert np.array_equal(other.read_pages(0, 1), one) and np.array_equal(other.read_pages(1, 1), two)
 
 
@@ -165,12 +165,12 @@ def test_refusals(engine: _engine.Engine) -> None:
     page, state = session.read_pages(0, 1), state_of(session)
     empty = _engine.Session(engine)
     for what, arguments in {
-        "last one must be 64": (IDS[:64], [32], 0, [page], state),
-        "must ascend": (IDS[:64], [40, 40, 64], 0, [page], state),
-        "holds 0 of these tokens, so pages from page 1": (IDS[:128], [64, 128], 1, [page], state),
-        "must be whole pages": (IDS[:64], [64], 0, [page[:-1].copy()], state),
-        "need 2 pages": (IDS[:128], [64, 128], 0, [page], state),
-        "the vocabulary has": (np.full(64, 1 << 20, np.int32), [64], 0, [page], state),
+        "last one must be 64": (IDS[:64], [32], 0, [page], *state),
+        "must ascend": (IDS[:64], [40, 40, 64], 0, [page], *state),
+        "holds 0 of these tokens, so pages from page 1": (IDS[:128], [64, 128], 1, [page], *state),
+        "must be whole pages": (IDS[:64], [64], 0, [page[:-1].copy()], *state),
+        "need 2 pages": (IDS[:128], [64, 128], 0, [page], *state),
+        "the vocabulary has": (np.full(64, 1 << 20, np.int32), [64], 0, [page], *state),
     }.items():
         with pytest.raises(InvalidRequestError, match=what):
             empty.assemble(*arguments)

@@ -9,7 +9,7 @@ import pytest
 from conversations import Conversation, check, cold, replay, warm
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.prefix_cache import PrefixCache, state_bytes
 from reference.gguf_files import Shape, write_model
 
 SHAPES = {
@@ -89,7 +89,7 @@ def test_pages_that_are_shared_in_place_of_copied(model: Path) -> None:
         first.reset()
         while cache.drop_pages():
             pass
-    assert cache.stats().memory_bytes == n_prefix * first.page_bytes + 2 * first.recurrent_bytes
+    assert cache.stats().memory_bytes == n_prefix * first.page_bytes + 2 * state_bytes(first)
     assert engine.n_free_pages == engine.n_pages
 
 
@@ -102,11 +102,11 @@ def test_chunks_that_are_not_pages(model: Path, chunk: int) -> None:
 def test_a_small_budget_changes_nothing_but_speed(model: Path) -> None:
     engine = open_engine(model, prefill_chunk=128, **FAST)
     session = _engine.Session(engine)
-    cache = PrefixCache(12 * session.page_bytes + 3 * session.recurrent_bytes)
+    cache = PrefixCache(12 * session.page_bytes + 3 * state_bytes(session))
     two = [talk(1, 40, 700), talk(2, 90, 700)]
     reused = [n for one in two * 2 for n in replay(engine, cache, one, 12)]
     stats = cache.stats()
-    assert max(reused) > 128 and stats.evicted > 8
+    assert max(reused) > 128 and stats.evicted > 8 and stats.damaged == 0
     assert stats.memory_bytes <= stats.memory_budget_bytes
 
 
@@ -172,7 +172,7 @@ def test_prompts_that_part(model: Path, chunk: int, reused: int) -> None:
         got = warm(_engine.Session(engine), cache, prompt, [], 2, 0)
         check(got, cold(_engine.Session(engine), prompt, [], 2, 0), seed)
         found.append(got.reused)
-    has_state = _engine.Session(engine).recurrent_bytes > 0
+    has_state = state_bytes(_engine.Session(engine)) > 0
     assert found == [0, 0 if has_state else 500 // chunk * chunk, reused, reused]
     n_segments = cache.stats().segments
     earlier = np.concatenate([shared[:300], random_ids(900, VOCAB, 5)])
@@ -192,7 +192,7 @@ def test_generated_tokens_are_reused(model: Path) -> None:
     answer = warm(session, cache, prompt, [], 70, 0)
     cache.store(session, np.array(session.tokens, np.int32))
     longer = np.concatenate([prompt, np.array(answer.ids, np.int32), prompt[:5]])
-    elsewhere = 128 if session.recurrent_bytes else 192  # no state was read at 192, as the session went on from 199
+    elsewhere = 128 if state_bytes(session) else 192  # no state was read at 192, as the session went on from 199
     for one, reused in ((session, 199), (_engine.Session(engine), elsewhere)):
         got = warm(one, cache, longer, [], 2, 1)
         check(got, cold(_engine.Session(engine), longer, [], 2, 1), "longer")
@@ -235,7 +235,7 @@ def test_a_prefill_may_stop_at_any_append(model: Path) -> None:
     assert [next(steps) for _ in range(4)] == [0, 64, 128, 192]
     steps.close()
     session = _engine.Session(engine)
-    assert warm(session, cache, ids, [], 1, 0).reused == (0 if session.recurrent_bytes else 192)
+    assert warm(session, cache, ids, [], 1, 0).reused == (0 if state_bytes(session) else 192)
 
 
 def test_every_token_counts(model: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from conversations import Conversation, check, cold, replay, warm
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.generation.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint, state_bytes
 from reference.gguf_files import Shape, write_model
 
 SHAPES = {"hybrid": Shape(n_layers=3, recurrent=(True, False, True)), "attention": Shape("qwen3", n_layers=2)}
@@ -46,7 +46,8 @@ def kept(tmp_path: Path, engine: _engine.Engine) -> Path:
 
 
 def files_of(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("*.pages"), *folder.glob("*.state")], key=lambda file: file.stat().st_mtime_ns)
+    files = (file for kind in ("pages", "state", "windows") for file in folder.glob(f"*.{kind}"))
+    return sorted(files, key=lambda file: file.stat().st_mtime_ns)
 
 
 def reused(engine: _engine.Engine, folder: Path, *, mark: str = "model", budget: int = BIG, disk: int = BIG) -> int:
@@ -137,7 +138,7 @@ def test_other_files_are_not_touched(engine: _engine.Engine, kept: Path) -> None
 
 def test_the_disk_budget_holds_for_all_models(engine: _engine.Engine, tmp_path: Path) -> None:
     session = _engine.Session(engine)
-    budget = 8 * session.page_bytes + 4 * session.recurrent_bytes
+    budget = 8 * session.page_bytes + 4 * state_bytes(session)
     for i in range(4):
         cache = PrefixCache(BIG, tmp_path, f"model {i}", budget)
         ids = random_ids(300, VOCAB, seed=i)
@@ -152,7 +153,7 @@ def test_the_disk_budget_holds_for_all_models(engine: _engine.Engine, tmp_path: 
 
 def test_what_left_memory_comes_back_from_files(engine: _engine.Engine, kept: Path) -> None:
     session = _engine.Session(engine)
-    assert reused(engine, kept, budget=2 * session.page_bytes + session.recurrent_bytes) == 256
+    assert reused(engine, kept, budget=2 * session.page_bytes + state_bytes(session)) == 256
 
 
 def test_one_process_at_a_time(engine: _engine.Engine, kept: Path, caplog: pytest.LogCaptureFixture) -> None:

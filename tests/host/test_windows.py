@@ -128,12 +128,13 @@ def test_snapshots_and_pieces(model: Path, n: int) -> None:
     plain.sync(ids[:n])
     if n % PAGE == 0:  # the rows after the last token are what earlier tokens left in the page
         assert source.save() == plain.save()
-        assert np.array_equal(source.read_recurrent(), plain.read_recurrent())
+        assert np.array_equal(source.read_windows(), plain.read_windows())
     loaded, assembled = _engine.Session(tight(model)), _engine.Session(tight(model))
     for session in (loaded, assembled):
         session.sync(random_ids(900, VOCAB, 1))  # something else before
     loaded.load(source.save())
-    assembled.assemble(ids[:n], ends, 0, [source.read_pages(0, -(-n // PAGE))], source.read_recurrent())
+    pages = source.read_pages(0, -(-n // PAGE))
+    assembled.assemble(ids[:n], ends, 0, [pages], windows=source.read_windows())
     plain.sync(ids)
     for session in (loaded, assembled):
         session.sync(ids)
@@ -147,7 +148,7 @@ def test_a_prefix_of_its_own(model: Path) -> None:
     session.sync(ids)
     n = session.own_floor
     assert 0 < n == session.rewind_floor < 900 - 64
-    with pytest.raises(InvalidRequestError, match="bytes of recurrent state; got 0 and 0"):
+    with pytest.raises(InvalidRequestError, match="bytes of recurrent state; got 0, 0 and 0"):
         session.assemble(ids[: n - 1], [n - 1], -(-(n - 1) // PAGE))
     session.assemble(ids[:n], [n], -(-n // PAGE))
     more = np.concatenate([ids[:n], random_ids(100, VOCAB, 1)])

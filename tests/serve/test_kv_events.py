@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from lucebox import LLM
 from lucebox.errors import InvalidRequestError
-from lucebox.generation.prefix_cache import Node, PrefixCache
+from lucebox.generation.prefix_cache import Node, PrefixCache, state_bytes
 from lucebox.serve.kv_events import KvEvents
 from running import MODEL, Running, free_port, started
 
@@ -68,7 +68,7 @@ def test_events_tell_what_the_cache_holds() -> None:
             events.publish(b"warm", {"type": "AllBlocksCleared"})
         session = llm.model.sessions.take(lambda free: free[0])
         assert session is not None
-        n_bytes = 6 * session.page_bytes + 4 * session.recurrent_bytes
+        n_bytes = 6 * session.page_bytes + 4 * state_bytes(session)
         cache = PrefixCache(n_bytes, listener=listener)
         base = llm.tokenize("x = 1\n" * 200)[:300]
         for tail in (base, base[:200] + llm.tokenize("y = 2\n" * 40), llm.tokenize("import os\n" * 100)[:400]):

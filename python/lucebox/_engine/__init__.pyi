@@ -167,8 +167,22 @@ class Engine:
     def n_free_pages(self) -> int:
         """Number of pages that neither a session nor a PageRun holds."""
 
+    @property
+    def n_free_window_pages(self) -> int:
+        """
+        The same for the pages of the layers with a window, which are not among n_pages.
+        """
+
+    @property
+    def lacks_window_pages(self) -> bool:
+        """
+        Whether a session lacked pages of the layers with a window, and none has become free since.
+        """
+
     def read_pages(self, run: PageRun) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
-        """Copies the pages, in the format of Session.read_pages()."""
+        """
+        Copies the pages, in the format of Session.read_pages() or Session.read_windows().
+        """
 
     @property
     def tower(self) -> object:
@@ -266,8 +280,13 @@ class PageRun:
     def __len__(self) -> int: ...
 
     @property
-    def is_shared(self) -> bool:
-        """Whether another owner also holds one of the pages."""
+    def n_bytes(self) -> int: ...
+
+    @property
+    def is_in_use(self) -> bool:
+        """
+        Whether sessions hold all of the pages, so that they stay allocated without any PageRun.
+        """
 
 class Session:
     """One mutable token timeline on an engine."""
@@ -389,8 +408,12 @@ class Session:
 
     @property
     def recurrent_bytes(self) -> int:
+        """Bytes of the recurrent layers' state; 0 if the model has none."""
+
+    @property
+    def window_bytes(self) -> int:
         """
-        Bytes of the state that is valid at one length only: of recurrent layers, and the windows of attention layers; 0 if the model has neither.
+        Maximum bytes of the pages that hold the windows at one length; 0 if no layer has a window.
         """
 
     @property
@@ -435,9 +458,12 @@ class Session:
     def read_recurrent(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """Copies the recurrent state after the newest token."""
 
-    def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | PageRun] = [], recurrent: object | None = None) -> None:
+    def read_windows(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """Copies the pages that hold the windows after the newest token."""
+
+    def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | PageRun] = [], recurrent: object | None = None, windows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | PageRun | None = None) -> None:
         """
-        Makes the timeline equal to ids, as if it had computed them in appends with these ends. Keeps its pages before first_page; takes the other pages (each piece is bytes or a PageRun) and the recurrent state from the arguments.
+        Makes the timeline equal to ids, as if it had computed them in appends with these ends. Keeps its pages before first_page; takes the other pages (each piece is bytes or a PageRun), the recurrent state and the windows (bytes or a PageRun) from the arguments.
         """
 
     @property
@@ -459,6 +485,11 @@ class Session:
 
     def share_pages(self, first: int, count: int) -> PageRun:
         """Returns references to pages of the timeline, for assemble()."""
+
+    def share_windows(self) -> PageRun:
+        """
+        Returns references to the pages that hold the windows after the newest token; None if no layer has a window.
+        """
 
 def sync_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> int:
     """

@@ -7,7 +7,7 @@ import time
 from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
-from lucebox.generation.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint, state_bytes
 from lucebox.generation.scheduler import Scheduler
 from lucebox.measure.energy import find_meter
 from lucebox.models.memory import MemoryPlan
@@ -59,7 +59,7 @@ class RunningModel:
             request_timeout_s=settings.request_timeout,
             senders=owners,
             cache=PrefixCache(
-                prefix_cache_bytes(settings.prefix_cache, n_caches, slots * loaded.sessions.latest.recurrent_bytes),
+                prefix_cache_bytes(settings.prefix_cache, n_caches, slots * state_bytes(loaded.sessions.latest)),
                 settings.prefix_cache_dir,
                 # The fingerprint reads all weights, so it is computed only if there is a cache folder.
                 fingerprint(loaded.engine, loaded.device.pack_manifest, loaded.device.code, loaded.device.chip)

@@ -132,7 +132,8 @@ void set_draft_experience(Engine& engine, const nb::dict& d) {
 }
 
 ByteArray bytes_of_run(const Engine& engine, const PageRun& run) {
-  LB_CHECK(&run.pool() == engine.pages().get(), kInvalid, "the pages belong to another engine");
+  LB_CHECK(&run.pool() == engine.pages().get() || &run.pool() == engine.pools().windows.get(), kInvalid,
+           "the pages belong to another engine");
   return filled(run.pages().size() * run.pool().page_bytes(), [&](auto to) {
     const std::lock_guard lock(engine.buffers().turn);
     run.pool().read(run.pages(), to);
@@ -272,7 +273,16 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro(
           "n_free_pages", [](const Engine& engine) { return engine.pages()->n_free(); },
           "Number of pages that neither a session nor a PageRun holds.")
-      .def("read_pages", &bytes_of_run, "run"_a, "Copies the pages, in the format of Session.read_pages().")
+      .def_prop_ro(
+          "n_free_window_pages",
+          [](const Engine& engine) { return engine.pools().windows ? engine.pools().windows->n_free() : 0; },
+          "The same for the pages of the layers with a window, which are not among n_pages.")
+      .def_prop_ro(
+          "lacks_window_pages",
+          [](const Engine& engine) { return engine.pools().windows && engine.pools().windows->is_short(); },
+          "Whether a session lacked pages of the layers with a window, and none has become free since.")
+      .def("read_pages", &bytes_of_run, "run"_a,
+           "Copies the pages, in the format of Session.read_pages() or Session.read_windows().")
       .def_prop_ro("tower", &tower_of, "The vision tower's shape; None: the model was opened without one.")
       .def(
           "find_image", [](const Engine& engine, const std::string& key) { return engine.images().find(key); }, "key"_a,

@@ -12,6 +12,8 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
@@ -218,19 +220,25 @@ ByteArray recurrent_of(Session& session) {
   return filled(session.timeline().recurrent_bytes(), [&](auto to) { session.at_rest().read_recurrent(to); });
 }
 
+ByteArray windows_of(Session& session) {
+  Timeline* const timeline = without_gil([&] { return &session.at_rest(); });
+  return filled(timeline->window_bytes(), [&](auto to) { timeline->read_windows(to); });
+}
+
 using PagePiece = std::variant<ConstBytes, const PageRun*>;
 
 void assemble(Session& session, const Ids& ids, const std::vector<int32_t>& ends, int first_page,
-              const std::vector<PagePiece>& pages, const nb::object& recurrent) {
-  Timeline::Pieces pieces{.first_page = first_page, .pages = {}, .recurrent = {}};
-  for (const PagePiece& piece : pages) {
-    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
-      LB_CHECK(*run != nullptr, kInvalid, "a piece is None; it must be bytes or a PageRun");
-      pieces.pages.emplace_back(*run);
-    } else {
-      pieces.pages.emplace_back(span(std::get<ConstBytes>(piece)));
-    }
-  }
+              const std::vector<PagePiece>& pages, const nb::object& recurrent,
+              const std::optional<PagePiece>& windows) {
+  Timeline::Pieces pieces{.first_page = first_page, .pages = {}, .windows = {}, .recurrent = {}};
+  const auto piece_of = [](const PagePiece& piece) -> Timeline::PagePiece {
+    const auto* run = std::get_if<const PageRun*>(&piece);
+    if (run == nullptr) return span(std::get<ConstBytes>(piece));
+    LB_CHECK(*run != nullptr, kInvalid, "a piece is None; it must be bytes or a PageRun");
+    return *run;
+  };
+  for (const PagePiece& piece : pages) pieces.pages.push_back(piece_of(piece));
+  if (windows) pieces.windows = piece_of(*windows);
   ConstBytes state;
   if (!recurrent.is_none()) {
     state = nb::cast<ConstBytes>(recurrent);
@@ -246,8 +254,10 @@ void bind_pages(Class& session) {
           "Bytes of one page of 64 tokens, over all attention layers.")
       .def_prop_ro(
           "recurrent_bytes", [](const Session& s) { return s.timeline().recurrent_bytes(); },
-          "Bytes of the state that is valid at one length only: of recurrent layers, and the windows of attention "
-          "layers; 0 if the model has neither.")
+          "Bytes of the recurrent layers' state; 0 if the model has none.")
+      .def_prop_ro(
+          "window_bytes", [](const Session& s) { return s.timeline().max_window_bytes(); },
+          "Maximum bytes of the pages that hold the windows at one length; 0 if no layer has a window.")
       .def_prop_ro(
           "own_floor", [](const Session& s) { return without_gil([&] { return s.timeline().own_floor(); }); },
           "The shortest prefix of the tokens to which assemble() can return without pieces.")
@@ -275,11 +285,12 @@ void bind_pages(Class& session) {
           "Whether a row has the same bits whichever appends compute the sequence.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
       .def("read_recurrent", &recurrent_of, "Copies the recurrent state after the newest token.")
+      .def("read_windows", &windows_of, "Copies the pages that hold the windows after the newest token.")
       .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<PagePiece>{},
-           "recurrent"_a = nb::none(),
+           "recurrent"_a = nb::none(), "windows"_a = nb::none(),
            "Makes the timeline equal to ids, as if it had computed them in appends with these ends. Keeps its pages "
-           "before first_page; takes the other pages (each piece is bytes or a PageRun) and the recurrent state from "
-           "the arguments.")
+           "before first_page; takes the other pages (each piece is bytes or a PageRun), the recurrent state and "
+           "the windows (bytes or a PageRun) from the arguments.")
       .def_prop_ro(
           "n_pages", [](const Session& s) { return s.timeline().n_pages(); },
           "Number of pages of the KV cache that the session holds.")
@@ -296,7 +307,11 @@ void bind_pages(Class& session) {
       .def(
           "share_pages",
           [](Session& s, int first, int count) { return without_gil([&] { return s.share_pages(first, count); }); },
-          "first"_a, "count"_a, "Returns references to pages of the timeline, for assemble().");
+          "first"_a, "count"_a, "Returns references to pages of the timeline, for assemble().")
+      .def(
+          "share_windows", [](Session& s) { return without_gil([&] { return s.at_rest().share_windows(); }); },
+          "Returns references to the pages that hold the windows after the newest token; None if no layer has a "
+          "window.");
 }
 
 // --- several sessions
@@ -321,7 +336,9 @@ void bind_session(nb::module_& m) {
   nb::class_<PageRun>(m, "PageRun",
                       "References to pages of the KV cache, which keep the pages allocated and unchanged.")
       .def("__len__", [](const PageRun& run) { return run.pages().size(); })
-      .def_prop_ro("is_shared", &PageRun::is_shared, "Whether another owner also holds one of the pages.");
+      .def_prop_ro("n_bytes", [](const PageRun& run) { return run.pages().size() * run.pool().page_bytes(); })
+      .def_prop_ro("is_in_use", &PageRun::is_in_use,
+                   "Whether sessions hold all of the pages, so that they stay allocated without any PageRun.");
 
   Class session(m, "Session", "One mutable token timeline on an engine.");
   session.def(

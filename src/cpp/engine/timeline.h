@@ -145,10 +145,16 @@ class Timeline {
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
   size_t page_bytes() const { return lb::page_bytes(state_); }
   size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
+  // Bytes of the windows at any length, at most, and after the newest token.
+  size_t max_window_bytes() const { return state_.max_window_pages() * window_page_bytes(state_); }
+  size_t window_bytes() const;
   // Pages [first, first + count), all of which hold committed tokens: copied, or shared.
   void check_pages(int first, int count) const;
   void read_pages(int first, int count, std::span<std::byte> to);
   std::unique_ptr<PageRun> share_pages(int first, int count);
+  // The pages that hold the window after the newest token: copied, or shared; null: no layer has a window.
+  void read_windows(std::span<std::byte> to);
+  std::unique_ptr<PageRun> share_windows();
   // Copies the recurrent state after the newest token. Folds first, which does not change later results.
   void read_recurrent(std::span<std::byte> to);
   // Whole pages: as bytes, or as pages of the KV cache.
@@ -156,6 +162,7 @@ class Timeline {
   struct Pieces {
     int first_page = 0;                    // the timeline keeps its own pages before this one
     std::vector<PagePiece> pages;          // the pages from first_page on
+    PagePiece windows;                     // the pages that hold the window after the last token
     std::span<const std::byte> recurrent;  // the recurrent state after the last token
   };
   // Makes the tokens ids as if computed in appends with these ends, which ascend to ids.size(). matched_prefix() must
@@ -194,7 +201,7 @@ class Timeline {
   void place_rows(std::span<const int32_t> ids, int first, int rows);
   void truncate_tokens(int n);
   void ready_pages();
-  void take_pieces(const Pieces& pieces);
+  void take_pieces(int n_pages, const Pieces& pieces);
   bool is_own_prefix(int n_tokens, const Pieces& pieces) const;
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 

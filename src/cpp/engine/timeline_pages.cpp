@@ -1,5 +1,5 @@
-// The timeline's state as pages and bytes: reserving, swapping and sharing KV pages; recurrent state and assembled
-// pieces for prefix caches; whole snapshots.
+// The timeline's state as pages and bytes: reserving, swapping and sharing KV pages; windows, recurrent state and
+// assembled pieces for prefix caches; whole snapshots.
 #include <algorithm>
 #include <iterator>
 
@@ -8,6 +8,21 @@
 #include "state/snapshot.h"
 
 namespace lb {
+namespace {
+
+// Whole pages of a pool, which has pages of `page` bytes; no pool: no bytes.
+size_t checked_bytes(const Timeline::PagePiece& piece, const PagePool* pool, size_t page) {
+  if (const auto* run = std::get_if<const PageRun*>(&piece)) {
+    LB_CHECK(&(*run)->pool() == pool, kInvalid, "the pages belong to another engine, or to other layers");
+    return (*run)->pages().size() * page;
+  }
+  const size_t size = std::get<std::span<const std::byte>>(piece).size();
+  LB_CHECK(size == 0 || (page > 0 && size % page == 0), kInvalid, "a piece must be whole pages of ", page,
+           " bytes, got ", size, " bytes");
+  return size;
+}
+
+}  // namespace
 
 bool Timeline::reserve(int n_tokens) {
   LB_CHECK(n_tokens <= context(), kInvalid, n_tokens, " tokens do not fit the context of ", context(),
@@ -75,6 +90,23 @@ int Timeline::matched_prefix(std::span<const int32_t> ids, std::span<const int32
   return past == append_ends_.begin() ? 0 : *(past - 1);
 }
 
+size_t Timeline::window_bytes() const { return state_.n_window_pages(state_.n_tokens()) * window_page_bytes(state_); }
+
+void Timeline::read_windows(std::span<std::byte> to) {
+  check_committed("read the windows");
+  const std::lock_guard lock(turn());
+  ready_pages();
+  lb::read_windows(state_, state_.n_tokens(), to);
+}
+
+std::unique_ptr<PageRun> Timeline::share_windows() {
+  check_committed("share the windows");
+  const std::lock_guard lock(turn());
+  ready_pages();
+  if (!state_.window_pool()) return nullptr;
+  return std::make_unique<PageRun>(state_.window_pool(), state_.window_pages(state_.n_tokens()));
+}
+
 void Timeline::read_recurrent(std::span<std::byte> to) {
   check_committed("read the recurrent state");
   const std::lock_guard lock(turn());
@@ -86,51 +118,51 @@ int Timeline::own_floor() const {
 }
 
 bool Timeline::is_own_prefix(int n_tokens, const Pieces& pieces) const {
-  return pieces.pages.empty() && pieces.recurrent.empty() && n_tokens >= own_floor() &&
-         n_tokens <= static_cast<int>(tokens_.size());
+  const auto* windows = std::get_if<std::span<const std::byte>>(&pieces.windows);
+  return pieces.pages.empty() && windows != nullptr && windows->empty() && pieces.recurrent.empty() &&
+         n_tokens >= own_floor() && n_tokens <= static_cast<int>(tokens_.size());
 }
 
 void Timeline::check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const {
   const int first = pieces.first_page;
   LB_CHECK(first >= 0 && first <= n_pages && std::min(first * kPageTokens, n_tokens) <= n_matched, kInvalid,
            "the timeline holds ", n_matched, " of these tokens, so pages from page ", first, " on would leave a gap");
-  const size_t page = page_bytes();
+  const size_t page = page_bytes(), window_page = window_page_bytes(state_);
   size_t bytes = 0;
-  for (const PagePiece& piece : pieces.pages) {
-    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
-      LB_CHECK(&(*run)->pool() == state_.pool().get(), kInvalid, "the pages belong to another engine");
-      bytes += (*run)->pages().size() * page;
-      continue;
-    }
-    const size_t size = std::get<std::span<const std::byte>>(piece).size();
-    LB_CHECK(page > 0 && size % page == 0, kInvalid, "a piece must be whole pages of ", page, " bytes, got ", size,
-             " bytes");
-    bytes += size;
-  }
-  const size_t recurrent = is_own_prefix(n_tokens, pieces) ? 0 : recurrent_bytes();
-  LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent, kInvalid, n_tokens,
-           " tokens need ", n_pages - first, " pages of ", page, " bytes from page ", first, " on and ",
-           recurrent_bytes(), " bytes of recurrent state; got ", bytes, " and ", pieces.recurrent.size());
+  for (const PagePiece& piece : pieces.pages) bytes += checked_bytes(piece, state_.pool().get(), page);
+  const size_t windows = checked_bytes(pieces.windows, state_.window_pool().get(), window_page);
+  const bool is_own = is_own_prefix(n_tokens, pieces);
+  const int n_windows = state_.n_window_pages(n_tokens);
+  LB_CHECK(bytes == (n_pages - first) * page && (is_own || windows == n_windows * window_page) &&
+               (is_own || pieces.recurrent.size() == recurrent_bytes()),
+           kInvalid, n_tokens, " tokens need ", n_pages - first, " pages of ", page, " bytes from page ", first,
+           " on, ", n_windows, " pages of windows of ", window_page, " bytes and ", recurrent_bytes(),
+           " bytes of recurrent state; got ", bytes, ", ", windows, " and ", pieces.recurrent.size());
 }
 
 // Throws kMemory before changing anything.
-void Timeline::take_pieces(const Pieces& pieces) {
+void Timeline::take_pieces(int n_pages, const Pieces& pieces) {
+  const auto pages_in = [&](std::span<const std::byte> bytes) {
+    return bytes.empty() ? 0 : bytes.size() / page_bytes();
+  };
   std::vector<int32_t> pages;
   for (const PagePiece& piece : pieces.pages) {
     if (const auto* run = std::get_if<const PageRun*>(&piece)) {
       std::ranges::copy((*run)->pages(), std::back_inserter(pages));
     } else {
       const auto bytes = std::get<std::span<const std::byte>>(piece);
-      pages.insert(pages.end(), bytes.size() / page_bytes(), SequenceState::kOwnPage);
+      pages.insert(pages.end(), pages_in(bytes), SequenceState::kOwnPage);
     }
   }
-  state_.set_pages(pieces.first_page, pages);
+  pages.resize(n_pages - pieces.first_page, SequenceState::kOwnPage);  // pages have no bytes if all layers have windows
+  const auto* const windows = std::get_if<const PageRun*>(&pieces.windows);
+  state_.set_pages(pieces.first_page, pages, windows ? (*windows)->pages() : std::span<const int32_t>{});
   int page = pieces.first_page;
   for (const PagePiece& piece : pieces.pages) {
     if (const auto* run = std::get_if<const PageRun*>(&piece)) {
       page += static_cast<int>((*run)->pages().size());
     } else if (const auto bytes = std::get<std::span<const std::byte>>(piece); !bytes.empty()) {
-      const int count = static_cast<int>(bytes.size() / page_bytes());
+      const int count = static_cast<int>(pages_in(bytes));
       write_pages(state_, page, count, bytes);
       page += count;
     }
@@ -148,8 +180,9 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
   if (is_own_prefix(n, pieces)) {
     state_.rewind(n);
   } else {
-    take_pieces(pieces);
-    write_recurrent(state_, n, pieces.recurrent);
+    take_pieces(n_pages, pieces);
+    if (const auto* bytes = std::get_if<std::span<const std::byte>>(&pieces.windows)) write_windows(state_, n, *bytes);
+    write_recurrent(state_, pieces.recurrent);
     state_.restore_length(n);
   }
   truncate_tokens(0);

@@ -23,7 +23,14 @@ PageList::PageList(std::shared_ptr<PagePool> pool, int capacity)
 int64_t PageList::room(int n_tokens, int n_spare) const {
   const int last = n_tokens / kPageTokens;  // page of the next row
   const bool must_copy = last < end() && pool_->is_shared(pages_[last - first_]);
-  return (int64_t{pool_->n_free()} + n_spare + end() - (must_copy ? 1 : 0)) * kPageTokens - n_tokens;
+  const int spare = pool_->n_unshared(std::span(pages_).first(n_spare));
+  return (int64_t{pool_->n_free()} + spare + end() - (must_copy ? 1 : 0)) * kPageTokens - n_tokens;
+}
+
+bool PageList::take_needed(int n, std::vector<int32_t>& pages) {
+  if (pool_->take(n, pages)) return true;
+  pool_->set_short();
+  return false;
 }
 
 std::optional<PageList::Growth> PageList::take(int n_now, int n_tokens, int rows_ahead, int n_spare) {
@@ -34,7 +41,7 @@ std::optional<PageList::Growth> PageList::take(int n_now, int n_tokens, int rows
   const int with_ahead = n_pages(std::min(n_tokens + rows_ahead, capacity_));
   const int short_by = needed + std::max(with_ahead - old_end - missing, 0) - pool_->n_free();
   pool_->release(give_up(std::clamp(short_by, 0, n_spare)));
-  if (!pool_->take(needed, growth.fresh)) return std::nullopt;
+  if (!take_needed(needed, growth.fresh)) return std::nullopt;
   for (int n = old_end + missing; n < with_ahead && pool_->take(1, growth.fresh); ++n) {
   }
   return growth;
@@ -71,7 +78,7 @@ void PageList::clear(int first) {
 
 bool PageList::take_back(int n) {
   LB_ASSERT(pages_.empty());
-  return pool_->take(n, pages_);
+  return take_needed(n, pages_);
 }
 
 void PageList::replace(int first_page, std::span<const int32_t> pages) {
@@ -86,7 +93,7 @@ void PageList::replace(int first_page, std::span<const int32_t> pages) {
       given_back.push_back(old[i]);
     }
   const auto needed = static_cast<int>(std::ranges::count(next, kOwnPage));
-  if (!pool_->take(needed, fresh)) fail_full(*pool_, needed);
+  if (!take_needed(needed, fresh)) fail_full(*pool_, needed);
   std::vector<int32_t> shared;
   std::ranges::copy_if(pages, std::back_inserter(shared), [](int32_t page) { return page != kOwnPage; });
   pool_->share(shared);
@@ -109,6 +116,7 @@ std::vector<int32_t> PageList::take_renewal(int count) {
   for (int missing; (missing = count - static_cast<int>(exclusive().size() + fresh.size())) > 0;)
     if (!pool_->take(missing, fresh)) {
       pool_->release(fresh);
+      pool_->set_short();
       fail_full(*pool_, missing);
     }
   return fresh;
@@ -123,13 +131,16 @@ void PageList::renew(int first, int count, std::span<const int32_t> fresh) {
   pages_ = std::move(next);
 }
 
+void PageList::set_shared(int first, std::span<const int32_t> pages) {
+  pool_->share(pages);
+  clear(first);
+  pages_.assign(pages.begin(), pages.end());
+}
+
 void PageList::share(const PageList& from, int end) {
   LB_ASSERT(pool_ == from.pool_);
   if (!pool_) return;
-  const auto shared = from.pages(from.first_, end);
-  pool_->share(shared);
-  clear(from.first_);
-  pages_.assign(shared.begin(), shared.end());
+  set_shared(from.first_, from.pages(from.first_, end));
   entries_ = from.entries_;
 }
 

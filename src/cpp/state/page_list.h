@@ -55,6 +55,8 @@ class PageList {
   // Replaces the pages from first_page on by these pages of the pool, shared. kOwnPage: a fresh private page. Throws
   // kMemory and changes nothing if the pool has too few.
   void replace(int first_page, std::span<const int32_t> pages);
+  // Replaces all pages by these pages of the pool, shared, from page `first` on.
+  void set_shared(int first, std::span<const int32_t> pages);
   // Replaces all pages by `count` private ones with undefined contents, from page `first` on. fresh: the pages that the
   // list lacks for that, from take_renewal(), which throws kMemory if the pool has too few.
   std::vector<int32_t> take_renewal(int count);
@@ -70,6 +72,8 @@ class PageList {
 
  private:
   std::vector<int32_t> exclusive() const;  // pages that nobody shares
+  // Takes pages that the sequence needs: if the pool lacks them, it is short.
+  bool take_needed(int n, std::vector<int32_t>& pages);
 
   std::shared_ptr<PagePool> pool_;
   int capacity_;

@@ -36,7 +36,15 @@ class PagePool {
   // Drops a reference to each page. A page without references is free.
   void release(std::span<const int32_t> pages);
   bool is_shared(int32_t page) const;
-  bool is_shared(std::span<const int32_t> pages) const;  // any of the pages
+  int n_unshared(std::span<const int32_t> pages) const;
+  // As share() and release(), for a PageRun.
+  void hold(std::span<const int32_t> pages);
+  void let_go(std::span<const int32_t> pages);
+  // Whether sequences hold all of the pages, so that they stay allocated without the PageRuns.
+  bool is_in_use(std::span<const int32_t> pages) const;
+  // Whether a sequence lacked pages of this pool, and none has become free since.
+  bool is_short() const;
+  void set_short();
   // Copies pages to and from the host, shard by shard (PageMemory::read).
   void read(std::span<const int32_t> pages, std::span<std::byte> to) const;
   void write(std::span<const int32_t> pages, std::span<const std::byte> from);
@@ -53,24 +61,26 @@ class PagePool {
   std::vector<const PageMemory*> by_layer_;  // of memories_: read() and write() have one order on any shards
   mutable std::mutex mutex_;                 // guards the fields below
   std::vector<int32_t> counts_;              // [n_pages] references
+  std::vector<int32_t> run_counts_;          // [n_pages] references from PageRuns, which counts_ includes
   std::vector<int32_t> free_;                // a min-heap
+  bool is_short_ = false;
   std::vector<PageTable*> lenders_;
 };
 
-// References to some pages of a pool.
+// References to some pages of a pool, which are not a sequence's.
 class PageRun {
  public:
   PageRun(std::shared_ptr<PagePool> pool, std::span<const int32_t> pages)
       : pool_(std::move(pool)), pages_(pages.begin(), pages.end()) {
-    pool_->share(pages_);
+    pool_->hold(pages_);
   }
-  ~PageRun() { pool_->release(pages_); }
+  ~PageRun() { pool_->let_go(pages_); }
   PageRun(const PageRun&) = delete;
   PageRun& operator=(const PageRun&) = delete;
 
   const PagePool& pool() const { return *pool_; }
   std::span<const int32_t> pages() const { return pages_; }
-  bool is_shared() const { return pool_->is_shared(pages_); }  // another owner holds some of the pages
+  bool is_in_use() const { return pool_->is_in_use(pages_); }  // PagePool::is_in_use()
 
  private:
   std::shared_ptr<PagePool> pool_;

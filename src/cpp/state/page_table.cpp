@@ -45,12 +45,20 @@ int PageTable::room() const {
   return static_cast<int>(std::clamp<int64_t>(rows, 0, options_.capacity - n_tokens_));
 }
 
+int PageTable::window_rows(int n_tokens) const {
+  const int rows = n_tokens - n_tokens_, append = std::max(options_.append_rows, kMaxTree);
+  if (rows <= append) return rows;
+  const int kept = windows_.first() + n_spare();  // the first page that give_up() leaves
+  const int end = kept + window_.max_pages() + n_pages(kMaxTree) + n_pages(append);
+  return std::clamp(end * kPageTokens - n_tokens_, append, rows);
+}
+
 std::optional<PageTable::Growth> PageTable::take(int n_tokens, int rows_ahead) {
   std::optional<PageList::Growth> all = all_.take(n_tokens_, n_tokens, rows_ahead, 0);
   if (!all) return std::nullopt;
   if (!window_.exists()) return Growth{*all, {{}, false, all->first_changed}};
-  const int append = std::min(n_tokens - n_tokens_, std::max(options_.append_rows, kMaxTree));
-  std::optional<PageList::Growth> windows = windows_.take(n_tokens_, n_tokens_ + append, rows_ahead, n_spare());
+  std::optional<PageList::Growth> windows =
+      windows_.take(n_tokens_, n_tokens_ + window_rows(n_tokens), rows_ahead, n_spare());
   if (windows) return Growth{std::move(*all), std::move(*windows)};
   all_.pool()->release(all->fresh);
   return std::nullopt;
@@ -84,10 +92,15 @@ bool PageTable::take_back() {
   return false;
 }
 
-void PageTable::set_pages(int first_page, std::span<const int32_t> pages) {
+void PageTable::set_pages(int first_page, std::span<const int32_t> pages, std::span<const int32_t> windows) {
   LB_ASSERT(!appending_);
   if (!window_.exists()) return all_.replace(first_page, pages);
   const int n = first_page + static_cast<int>(pages.size()), first = window_.first_page(n * kPageTokens);
+  if (!windows.empty()) {
+    LB_ASSERT(std::ssize(windows) == n - first);
+    all_.replace(first_page, pages);
+    return windows_.set_shared(first, windows);
+  }
   const std::vector<int32_t> fresh = windows_.take_renewal(n - first);
   try {
     all_.replace(first_page, pages);

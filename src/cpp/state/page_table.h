@@ -54,7 +54,8 @@ class PageTable {
   };
   // Takes pages for n_tokens tokens, and for rows_ahead more if the pools have enough. Pages that will be written must
   // be exclusive to this sequence: only the last page with committed rows can be shared and need a copy. Layers with a
-  // window get pages for one append. None: a pool has too few pages; nothing changed.
+  // window get pages for the next append; if the tokens take several appends, as many pages as these hold at a time.
+  // None: a pool has too few pages; nothing changed.
   std::optional<Growth> take(int n_tokens, int rows_ahead);
   // Adds the pages. The caller has copied the shared pages, if any.
   void grow(const Growth& growth);
@@ -64,7 +65,7 @@ class PageTable {
   void lend_pages();
   bool take_back();
   // See SequenceState::set_pages().
-  void set_pages(int first_page, std::span<const int32_t> pages);
+  void set_pages(int first_page, std::span<const int32_t> pages, std::span<const int32_t> windows);
   // Becomes a copy of another sequence of the same pools, sharing its pages. Copies the uploaded entries too.
   void share(const PageTable& from);
   PageList::Range update_entries(KvRows rows, int first_page) {
@@ -73,6 +74,10 @@ class PageTable {
   // For the pool, when another sequence needs pages: up to n pages before the window of every length that a rewind of
   // kMaxTree rows reaches. Until then the sequence keeps them, so that it can rewind further.
   std::vector<int32_t> give_up(int n);
+
+  // Pages that hold the window after n_tokens tokens.
+  PageList::Range window_range(int n_tokens) const { return {window_.first_page(n_tokens), n_pages(n_tokens)}; }
+  int max_window_pages() const { return window_.exists() ? window_.max_pages() : 0; }
 
   // --- lengths
   int n_tokens() const { return n_tokens_; }  // committed
@@ -112,7 +117,8 @@ class PageTable {
   void end_commit();
 
  private:
-  int n_spare() const;  // first pages of windows_ that give_up() may return
+  int window_rows(int n_tokens) const;  // rows to append for which take() takes window pages
+  int n_spare() const;                  // first pages of windows_ that give_up() may return
 
   StateOptions options_;
   bool has_folding_;

@@ -1,7 +1,6 @@
 // The pool reads and writes pages; everything else goes through SequenceState::snapshot_parts.
 #include "state/pieces.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
@@ -15,12 +14,13 @@ struct Piece {
   std::span<std::byte> memory;
 };
 
-// Memory of the layers without pool pages, at a sequence length.
-std::vector<Piece> recurrent_pieces(const SequenceState& state, int n_tokens) {
+bool is_recurrent(const SequenceState& state, int layer) { return folds(state.layers()[layer]); }
+
+std::vector<Piece> recurrent_pieces(const SequenceState& state) {
   std::vector<Piece> pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
-    if (!state.keeps_all_rows(layer))
-      for (const auto& [shard, parts] : state.snapshot_parts(layer, n_tokens))
+    if (is_recurrent(state, layer))
+      for (const auto& [shard, parts] : state.snapshot_parts(layer, state.n_tokens()))
         for (const StatePart& part : parts)
           for (const std::span<std::byte> memory : part) pieces.push_back({state.stream_of(shard), memory});
   return pieces;
@@ -34,6 +34,12 @@ void check_pages(const SequenceState& state, int first, int count, size_t bytes)
            " bytes, got ", bytes);
 }
 
+void check_windows(const SequenceState& state, int n_tokens, size_t bytes) {
+  const int n = state.n_window_pages(n_tokens);
+  LB_CHECK(bytes == n * window_page_bytes(state), kInvalid, "the window of ", n_tokens, " tokens has ",
+           n * window_page_bytes(state), " bytes, got ", bytes);
+}
+
 void check_recurrent(const SequenceState& state, size_t bytes) {
   LB_CHECK(bytes == recurrent_bytes(state), kInvalid, "the recurrent state has ", recurrent_bytes(state),
            " bytes, got ", bytes);
@@ -42,10 +48,13 @@ void check_recurrent(const SequenceState& state, size_t bytes) {
 }  // namespace
 
 size_t page_bytes(const SequenceState& state) { return state.pool()->page_bytes(); }
+size_t window_page_bytes(const SequenceState& state) {
+  return state.window_pool() ? state.window_pool()->page_bytes() : 0;
+}
 size_t recurrent_bytes(const SequenceState& state) {
   size_t bytes = 0;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
-    if (!state.keeps_all_rows(layer))
+    if (is_recurrent(state, layer))
       for (const uint64_t part : state.part_bytes(layer, state.capacity())) bytes += part;
   return bytes;
 }
@@ -60,20 +69,28 @@ void write_pages(SequenceState& state, int first, int count, std::span<const std
   state.pool()->write(state.pages().subspan(first, count), from);
 }
 
+void read_windows(SequenceState& state, int n_tokens, std::span<std::byte> to) {
+  check_windows(state, n_tokens, to.size());
+  if (!to.empty()) state.window_pool()->read(state.window_pages(n_tokens), to);
+}
+
+void write_windows(SequenceState& state, int n_tokens, std::span<const std::byte> from) {
+  check_windows(state, n_tokens, from.size());
+  if (!from.empty()) state.window_pool()->write(state.window_pages(n_tokens), from);
+}
+
 void read_recurrent(SequenceState& state, std::span<std::byte> to) {
   check_recurrent(state, to.size());
-  state.swap_in();
   state.fold();
-  for (const auto& [stream, memory] : recurrent_pieces(state, state.n_tokens())) {
+  for (const auto& [stream, memory] : recurrent_pieces(state)) {
     stream.download(to.data(), memory.data(), memory.size());
     to = to.subspan(memory.size());
   }
-  std::ranges::fill(to, std::byte{0});  // a short sequence has fewer pages than a window
 }
 
-void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from) {
+void write_recurrent(SequenceState& state, std::span<const std::byte> from) {
   check_recurrent(state, from.size());
-  for (const auto& [stream, memory] : recurrent_pieces(state, n_tokens)) {
+  for (const auto& [stream, memory] : recurrent_pieces(state)) {
     stream.upload(memory.data(), from.data(), memory.size());
     from = from.subspan(memory.size());
   }

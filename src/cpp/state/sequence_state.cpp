@@ -121,9 +121,19 @@ void SequenceState::drop_pages() {
   swapped_.reset();
 }
 
-void SequenceState::set_pages(int first_page, std::span<const int32_t> pages) {
+std::span<const int32_t> SequenceState::window_pages(int n_tokens) const {
+  const auto [first, end] = table_.window_range(n_tokens);
+  return window_pool() ? table_.windows().pages(first, end) : std::span<const int32_t>{};
+}
+
+int SequenceState::n_window_pages(int n_tokens) const {
+  const auto [first, end] = table_.window_range(n_tokens);
+  return window_pool() ? end - first : 0;
+}
+
+void SequenceState::set_pages(int first_page, std::span<const int32_t> pages, std::span<const int32_t> windows) {
   if (first_page > 0) swap_in();
-  table_.set_pages(first_page, pages);
+  table_.set_pages(first_page, pages, windows);
   swapped_.reset();
   upload_entries(0);
 }

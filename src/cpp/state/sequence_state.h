@@ -57,6 +57,11 @@ class SequenceState {
   const std::shared_ptr<PagePool>& pool() const { return table_.all().pool(); }
   std::span<const int32_t> pages() const { return table_.all().pages(); }  // in order; empty while swapped out
   int first_window_page() const { return table_.windows().first(); }       // 0: all rows, or no layer has a window
+  // The pages of the layers with a window, which hold the window after n_tokens tokens. No pool: no layer has a window.
+  const std::shared_ptr<PagePool>& window_pool() const { return table_.windows().pool(); }
+  std::span<const int32_t> window_pages(int n_tokens) const;
+  int n_window_pages(int n_tokens) const;                             // how many there are, whatever the sequence holds
+  int max_window_pages() const { return table_.max_window_pages(); }  // at any length
   // Rows that still fit after the committed ones, in the capacity and in own plus free pages.
   int room() const { return table_.room(); }
   // Takes pages for n_tokens tokens, and copies a shared page that rows after the committed ones will write. Swaps in
@@ -77,10 +82,10 @@ class SequenceState {
   // Becomes a copy of another state of the same pools, which must not be appending: shares its pages, copies the rest.
   void fork(SequenceState& from);
   // Replaces the pages from first_page on by these pages of the pool, shared. kOwnPage: a fresh private page with
-  // undefined contents. The window pages of the new length are private and undefined: write_recurrent() fills them.
-  // Throws kMemory and changes nothing if a pool has too few.
+  // undefined contents. windows: the window pages of the new length, shared; empty: private pages with undefined
+  // contents. Throws kMemory and changes nothing if a pool has too few.
   static constexpr int32_t kOwnPage = PageList::kOwnPage;
-  void set_pages(int first_page, std::span<const int32_t> pages);
+  void set_pages(int first_page, std::span<const int32_t> pages, std::span<const int32_t> windows = {});
 
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, bool is_tree);
@@ -141,9 +146,6 @@ class SequenceState {
   void reset();
   void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Whether a layer keeps the pages of all rows. Prefix caches hold such pages individually; the other layers' state,
-  // window pages included, is valid for one sequence length only.
-  bool keeps_all_rows(int layer) const { return keeps(layers(), layer, KvRows::kAll); }
   // The shards that have a layer, in order, each with its ShardState::snapshot_parts(). Call fold() before reading.
   struct ShardParts {
     int shard;

@@ -3,7 +3,7 @@
 from lucebox.generation.prefix_cache.cache import PrefixCache, Stats
 from lucebox.generation.prefix_cache.fingerprint import fingerprint
 from lucebox.generation.prefix_cache.listener import CacheListener
-from lucebox.generation.prefix_cache.plan import append_ends, around_images, chunks_together, turn_ends
+from lucebox.generation.prefix_cache.plan import append_ends, around_images, chunks_together, state_bytes, turn_ends
 from lucebox.generation.prefix_cache.tree import Node
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "around_images",
     "chunks_together",
     "fingerprint",
+    "state_bytes",
     "turn_ends",
 ]

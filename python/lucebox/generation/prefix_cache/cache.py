@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from lucebox import _engine
 from lucebox.errors import LuceboxError, OutOfMemoryError
 from lucebox.generation.prefix_cache.listener import CacheListener
-from lucebox.generation.prefix_cache.plan import PAGE, Ids, Plan, chunks_together, min_append
+from lucebox.generation.prefix_cache.plan import PAGE, Ids, Plan, chunks_together, min_append, state_bytes
 from lucebox.generation.prefix_cache.store import PartStore
 from lucebox.generation.prefix_cache.tree import Node
 
@@ -46,7 +46,7 @@ class Stats:
 
 
 class PrefixCache:
-    """KV pages and recurrent states of prompts, for the sessions of one engine.
+    """KV pages and states of prompts, for the sessions of one engine.
 
     `folder` keeps them across restarts, up to `disk_bytes` for all models in the folder. `fingerprint` identifies the
     model and its options; the function of that name makes it. One thread at a time calls `restore`, `store` and
@@ -99,9 +99,8 @@ class PrefixCache:
         yield done
         with self._parts.changed:
             plan, _ = self._plan(session, ids, boundaries, owner)
-        keeps_states = session.recurrent_bytes > 0
-        for end in plan.sync_ends(done, chunks_together(session), keeps_states=keeps_states):
-            session.sync(plan.ids[:end], between_layers=between_layers)
+        for end in plan.sync_ends(done, chunks_together(session), keeps_states=state_bytes(session) > 0):
+            self._sync(session, plan, end, between_layers)
             self.store(session, plan.ids, boundaries, owner)
             yield end
 
@@ -122,7 +121,7 @@ class PrefixCache:
     def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
         """Stores the session's prefix of ids, as far as its appends match the appends of a cold run.
 
-        Called after every append, because the session holds the recurrent state of its last position only.
+        Called after every append, because the session holds the state of its last position only.
         """
         with self._parts.changed:
             plan, _ = self._plan(session, ids, boundaries, owner)
@@ -158,6 +157,21 @@ class PrefixCache:
             damaged=parts.n_damaged,
         )
 
+    def _sync(self, session: _engine.Session, plan: Plan, end: int, between_layers: Callable[[], None] | None) -> None:
+        """Computes the prompt up to an append end. A sync of several appends takes their window pages one append at a
+        time, so the KV cache may become full in the middle. The rest then follows in single appends."""
+        stop = end
+        while session.n_tokens < end:
+            try:
+                session.sync(plan.ids[:stop], between_layers=between_layers)
+            except OutOfMemoryError:
+                if not self._free_pages():
+                    raise
+            stop = next((one for one in plan.ends if one > session.n_tokens), end)
+
+    def _free_pages(self) -> bool:
+        return (self.free_pages or self.drop_pages)()
+
     def _plan(
         self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int], owner: str
     ) -> tuple[Plan, list[Node]]:
@@ -166,7 +180,7 @@ class PrefixCache:
         chunk, whole = session.prefill_chunk, session.images_are_whole
         plan = Plan(ids, boundaries, chunk, owner, images_are_whole=whole)
         if session.rows_are_invariant:
-            path = self._parts.follow(owner, plan.ids[:-1], needs_state=session.recurrent_bytes > 0)
+            path = self._parts.follow(owner, plan.ids[:-1], session)
             known = tuple(end for node in path for end in node.segment.ends)
             node = path[-1] if path else self._parts.root(owner)
             shared = max((_n_equal(plan.ids[node.end :], child) for child in node.children.values()), default=0)
@@ -189,14 +203,14 @@ class PrefixCache:
             else:
                 matched = session.matched_prefix(plan.ids, plan.ends[:-1])
             own = matched if matched >= session.own_floor else 0
-            node = next((one for one in reversed(path) if one.state or not session.recurrent_bytes), None)
+            node = next((one for one in reversed(path) if one.has_state(session)), None)
             if node is None or node.end <= own:
                 break
             try:
                 if self._assemble(session, plan, node, matched):
                     return node.end
             except OutOfMemoryError:
-                if not (self.free_pages or self.drop_pages)():
+                if not self._free_pages():
                     break
         if own == 0:
             session.reset()
@@ -219,21 +233,29 @@ class PrefixCache:
         path = node.path()
         missing = [one for one in path if one.end > matched]
         first = missing[0].segment.start if missing else node.end
-        states = [node.state] if session.recurrent_bytes else []
-        parts = [part for part in [*(one.pages for one in missing), *states] if part is not None]
+        pages = [one.pages for one in missing if one.pages is not None]
+        parts = [*pages, *node.state_parts]
         data = self._parts.load(parts)
         if data is None:
             return False
-        state = data.pop() if states else None
+        states = {part.kind: one for part, one in zip(node.state_parts, data[len(pages) :], strict=True)}
+        ends = plan.ends_to(node.end)
         try:
-            session.assemble(plan.ids[: node.end], plan.ends_to(node.end), first // PAGE, data, state)
+            session.assemble(
+                plan.ids[: node.end],
+                ends,
+                first // PAGE,
+                data[: len(pages)],
+                states.get("state"),
+                states.get("windows"),
+            )
         except OutOfMemoryError:
             raise
         except LuceboxError as error:
             self._parts.drop_damaged(parts, error)
             session.reset()
             return False
-        self._parts.touch(path, node.state)
+        self._parts.touch(path, node.state_parts)
         self._parts.evict()
         return True
 
@@ -241,7 +263,9 @@ class PrefixCache:
         budget, n_bytes = self._parts.memory.budget_bytes, 0
         if budget == 0:
             return
-        page_bytes = 0 if self._parts.keeps_runs else session.page_bytes  # pages in the KV cache take no main memory
+        page_bytes, n_state_bytes = session.page_bytes, state_bytes(session)
+        if self._parts.keeps_runs:  # pages in the KV cache take no main memory
+            page_bytes, n_state_bytes = 0, session.recurrent_bytes
         node, path = self._parts.root(plan.owner), list[Node]()
         for segment in plan.segments(session.matched_prefix(plan.ids, plan.ends)):
             n_bytes += segment.n_pages * page_bytes
@@ -252,9 +276,9 @@ class PrefixCache:
                 known = self._parts.add(node, segment, session)
             node = known
             path.append(node)
-            wants_state = session.recurrent_bytes and segment.keeps_state and node.end == session.n_tokens
-            if wants_state and node.state is None and n_bytes + session.recurrent_bytes <= budget:
-                self._parts.add_state(node, session.read_recurrent())
+            wants_state = segment.keeps_state and node.end == session.n_tokens and not node.has_state(session)
+            if wants_state and n_bytes + n_state_bytes <= budget:
+                self._parts.add_state(node, session)
         self._parts.touch(path)
 
 

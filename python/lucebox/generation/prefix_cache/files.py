@@ -31,9 +31,9 @@ __all__ = ["Files", "PartFile"]
 log = logging.getLogger("lucebox.generation.prefix_cache")
 
 MAGIC = b"LBPREFIX"
-VERSION = 1
+VERSION = 2
 PRIVATE = 0o600  # the files hold prompts
-KINDS: tuple[Kind, ...] = ("pages", "state")
+KINDS: tuple[Kind, ...] = ("pages", "state", "windows")
 # magic, version, kind, ids, ends, first token of the segment, bytes of data, fingerprint
 HEADER = struct.Struct("<8sIIQQQQ32s")
 SUMS = struct.Struct("<II")  # CRC-32 of header, ids and ends; of the data
@@ -91,7 +91,7 @@ class Files:
         return [(path, n_bytes) for _, path, n_bytes in sorted(found)]
 
     def read_all(self) -> Iterator[PartFile]:
-        """The usable files of this fingerprint and these owners, ordered by prefix length, pages before their state.
+        """The usable files of this fingerprint and these owners, ordered by prefix length, pages before the rest.
 
         Logs a warning for all others.
         """

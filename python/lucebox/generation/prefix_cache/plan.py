@@ -11,7 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from lucebox import _engine
 
-__all__ = ["PAGE", "Plan", "Segment", "append_ends", "around_images", "chunks_together", "min_append", "turn_ends"]
+__all__ = [
+    "PAGE",
+    "Plan",
+    "Segment",
+    "append_ends",
+    "around_images",
+    "chunks_together",
+    "min_append",
+    "state_bytes",
+    "turn_ends",
+]
 
 PAGE = 64  # tokens per KV page
 # Recurrent states are large (151 MB for a 27B model; a KV page is 4 MB). They are stored where prompts diverge: at the
@@ -27,6 +37,12 @@ def chunks_together(session: _engine.Session) -> int:
     """Chunks that one sync computes: several where devices compute one after the other, because each may then compute
     another chunk at the same time. n chunks take as long as n + n_stages - 1 chunks of one device's layers."""
     return STATE_STRIDE if session.n_stages > 1 else 1
+
+
+def state_bytes(session: _engine.Session) -> int:
+    """Maximum bytes of the state that a sequence needs, beside the pages, to continue at a length: recurrent layers and
+    windows."""
+    return session.recurrent_bytes + session.window_bytes
 
 
 def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
@@ -80,7 +96,7 @@ class Segment:
     ids: bytes
     """Its tokens: int32 [end - start]."""
     keeps_state: bool
-    """Whether to store the recurrent state at its end."""
+    """Whether to store the state at its end: recurrent layers and windows."""
 
     @property
     def n_pages(self) -> int:

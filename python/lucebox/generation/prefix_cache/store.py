@@ -49,7 +49,7 @@ class PartStore:
         self._engine = engine
         self.memory: Lru[Part] = Lru(memory_bytes)
         self.disk: Lru[Path] = Lru(disk_bytes)
-        self.runs: Lru[Part] = Lru(0)  # evicted by drop_run(); has no budget
+        self.runs: Lru[Part] = Lru(0)  # pages and windows, evicted by drop_run(); has no budget
         self.n_nodes = self.n_evicted = self.n_damaged = 0
         self._part_of: dict[Path, Part] = {}
         self._unwritten: dict[Part, None] = {}  # an ordered set
@@ -101,15 +101,15 @@ class PartStore:
             path.append(child)
         return path[1:]
 
-    def follow(self, owner: str, ids: Ids, *, needs_state: bool) -> list[Node]:
-        """The nodes of the longest cached path of these tokens, whatever its append ends. needs_state: the path to the
-        longest prefix with a state, and on from there."""
+    def follow(self, owner: str, ids: Ids, session: _engine.Session) -> list[Node]:
+        """The nodes of the longest cached path of these tokens, whatever its append ends. If sessions need states: the
+        path to the longest prefix with a state, and on from there."""
         data = ids.tobytes()
         best, best_ends = self.root(owner), (0, 0)
         stack = [(best, 0)]
         while stack:
             node, state_end = stack.pop()
-            if node.state is not None or not needs_state:
+            if node.has_state(session):
                 state_end = node.end
             best, best_ends = max((best, best_ends), (node, (state_end, node.end)), key=lambda one: one[1])
             at = node.end * ids.itemsize
@@ -122,16 +122,33 @@ class PartStore:
         first, n = segment.start // PAGE, segment.n_pages
         node.pages = part = Part(node, "pages", n * session.page_bytes)
         if self._engine is not None:
-            part.run = session.share_pages(first, n)
-            self.runs.put(part, n)
+            self._put_run(part, session.share_pages(first, n))
         if self._engine is None or self._is_writing:
             self._put(part, session.read_pages(first, n))
         return node
 
+    def add_state(self, node: Node, session: _engine.Session) -> None:
+        """Stores the session's state after its newest token: the recurrent state, and the windows."""
+        if session.recurrent_bytes and node.state is None:
+            state = session.read_recurrent()
+            node.state = self._put(Part(node, "state", state.nbytes), state)
+        if not session.window_bytes or node.windows is not None:
+            return
+        node.windows = part = Part(node, "windows", 0)
+        if self._engine is not None and (run := session.share_windows()) is not None:
+            part.n_bytes = run.n_bytes
+            self._put_run(part, run)
+        if self._engine is None or self._is_writing:
+            data = session.read_windows()
+            part.n_bytes = data.nbytes
+            self._put(part, data)
+
     def drop_run(self) -> bool:
-        """Frees the least recently used KV pages and moves their bytes to main memory. False: no unshared pages are
-        left."""
-        part = next((one for one in self.runs.all() if one.run is not None and not one.run.is_shared), None)
+        """Frees the least recently used KV pages that no session holds, of the kind that a session lacked, else of the
+        other kind, and moves their bytes to main memory. False: there are none."""
+        kind = "windows" if self._engine is not None and self._engine.lacks_window_pages else "pages"
+        free = [one for one in self.runs.all() if one.run is not None and not one.run.is_in_use]
+        part = min(free, key=lambda one: one.kind != kind, default=None)
         if part is None:
             return False
         if part.data is None:
@@ -142,9 +159,6 @@ class PartStore:
         self.runs.remove(part)
         self.evict()
         return True
-
-    def add_state(self, node: Node, state: Bytes) -> None:
-        node.state = self._put(Part(node, "state", state.nbytes), state)
 
     def load(self, parts: Iterable[Part]) -> list[Bytes | _engine.PageRun] | None:
         """The page run of each part that is in the KV cache, else its bytes; None if a part could not be read and was
@@ -172,10 +186,10 @@ class PartStore:
                 self.n_damaged += 1
                 self._drop(part)
 
-    def touch(self, path: list[Node], state: Part | None = None) -> None:
-        """Marks a prefix as used. Its first segment becomes the most recent, so eviction starts at the end of a
-        prefix."""
-        for part in [state, *(node.pages for node in reversed(path))]:
+    def touch(self, path: list[Node], state: Iterable[Part] = ()) -> None:
+        """Marks a prefix as used, and parts of the state at its end. Its first segment becomes the most recent, so
+        eviction starts at the end of a prefix."""
+        for part in [*state, *(node.pages for node in reversed(path))]:
             if part is None:
                 continue
             self.memory.touch(part)
@@ -203,6 +217,10 @@ class PartStore:
         self._listener.stored(node)
         return node
 
+    def _put_run(self, part: Part, run: _engine.PageRun) -> None:
+        part.run = run
+        self.runs.put(part, len(run))
+
     def _put(self, part: Part, data: Bytes) -> Part:
         part.data = data
         self.memory.put(part, part.n_bytes)
@@ -212,10 +230,12 @@ class PartStore:
         return part
 
     def _drop(self, part: Part) -> None:
-        """Removes a part from the tree, memory and disk. Dropping pages drops the whole subtree."""
+        """Removes a part from the tree, memory and disk. Dropping pages drops the whole subtree, dropping the recurrent
+        state or the windows drops both."""
         node, dropped = part.node, [part]
-        if part is node.state:
-            node.state = None
+        if part.kind != "pages":
+            dropped = node.state_parts
+            node.state = node.windows = None
         elif node.parent is not None:
             del node.parent.children[node.segment.key]
             nodes = list(node.subtree())
@@ -259,10 +279,7 @@ class PartStore:
             ids = file.ids[file.start :].tobytes()
             node = self._attach(node, Segment(file.start, len(file.ids), ends, ids, keeps_state=True))
         part = Part(node, file.kind, file.n_bytes)
-        if file.kind == "pages":
-            node.pages = part
-        else:
-            node.state = part
+        setattr(node, file.kind, part)
         part.file = file.path
         self._part_of[file.path] = part
 

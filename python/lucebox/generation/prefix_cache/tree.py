@@ -21,13 +21,13 @@ __all__ = ["Bytes", "Kind", "Lru", "Node", "Part"]
 EMPTY = Segment(0, 0, (), b"", keeps_state=False)
 
 Bytes = NDArray[np.uint8]
-Kind = Literal["pages", "state"]
+Kind = Literal["pages", "state", "windows"]
 Key = TypeVar("Key")
 
 
 class Part:
-    """KV pages of a segment, or the recurrent state at its end: in memory, in a file, or both. The data is
-    immutable."""
+    """KV pages of a segment, or what continues at its end: the recurrent state, or the pages that hold the windows. In
+    memory, in a file, or both. The data is immutable."""
 
     def __init__(self, node: Node, kind: Kind, n_bytes: int) -> None:
         self.node = node
@@ -51,6 +51,12 @@ class Node:
         self.children: dict[tuple[bytes, tuple[int, ...]], Node] = {}
         self.pages: Part | None = None
         self.state: Part | None = None
+        self.windows: Part | None = None
+
+    def has_state(self, session: _engine.Session) -> bool:
+        """Whether the node has all that a session needs, beside the pages, to continue at its end."""
+        has_recurrent = self.state is not None or not session.recurrent_bytes
+        return has_recurrent and (self.windows is not None or not session.window_bytes)
 
     @property
     def end(self) -> int:
@@ -58,7 +64,12 @@ class Node:
 
     @property
     def parts(self) -> list[Part]:
-        return [part for part in (self.state, self.pages) if part is not None]
+        return [part for part in (self.state, self.windows, self.pages) if part is not None]
+
+    @property
+    def state_parts(self) -> list[Part]:
+        """What a session that continues at the node's end needs beside the pages."""
+        return [part for part in (self.state, self.windows) if part is not None]
 
     def path(self) -> list[Node]:
         """The nodes from the root, exclusive, to this node."""
