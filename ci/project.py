@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 # Time stamps inside wheels and archives: 1980-01-01, the earliest that zip has.
 SOURCE_DATE_EPOCH = "315532800"
-# One process more than cores, because a seventh of the tests' time is waiting.
-PYTEST = ("-m", "pytest", "-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "worksteal")
+# Two processes per core, pinned to a core (tests/conftest.py), because a seventh of the tests' time is waiting.
+PYTEST = ("-m", "pytest", "-n", str(2 * len(os.sched_getaffinity(0))), "--dist", "worksteal")
 
 
 def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:
