@@ -11,10 +11,6 @@ pytest's summary ends the output.
 from __future__ import annotations
 
 import argparse
-import atexit
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import test_packs
-from project import BUILD, PYTEST, ROOT, build_wheel, install, run
+from project import PYTEST, ROOT, build_wheel, install, run
 
 PYTHON = Path(sys.executable)
 TESTS = ("tests/attack", "tests/ci", "tests/host", "tests/model", "tests/serve", "tests/gpu")
@@ -80,28 +76,6 @@ ORDER = ("wheel", "gates", *MORE, "packs", "tests")
 ENDS = {"tests", "all-tests"}
 
 
-def begin(stage: str) -> Callable[[], None]:
-    """Starts a stage in a separate process, writing into a log; the result waits for its end and prints the log."""
-    log = BUILD / f"{stage}.log"
-    log.parent.mkdir(exist_ok=True)
-    command = (str(PYTHON), str(ROOT / "ci/test.py"), stage)
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-
-    def stop() -> None:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-
-    def end() -> None:
-        code = process.wait()
-        print(log.read_text(errors="replace"), end="", flush=True)
-        if code:
-            raise SystemExit(f"exit code {code}")
-
-    atexit.register(stop)
-    return end
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the project's tests, in stages.")
     parser.add_argument("stages", nargs="*", help=f"of {', '.join(ORDER)}; none: the everyday ones")
@@ -111,8 +85,6 @@ def main() -> int:
     chosen = arguments.stages or (all_stages if arguments.all else EVERYDAY)
     if unknown := sorted(set(chosen) - STAGES.keys()):
         parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")
-    # Packs need no wheel: their kernels compile while pip, a linker or a gate leaves a core idle.
-    stages = STAGES | ({"packs": begin("packs")} if {"wheel", "packs"} <= set(chosen) else {})
     report: dict[str, str] = {}
     for name in (name for name in ORDER if name in chosen):
         if name in ENDS and report:
@@ -120,7 +92,7 @@ def main() -> int:
         print(f"\n=== {name}", flush=True)
         start = time.perf_counter()
         try:
-            stages[name]()
+            STAGES[name]()
             result = "ok"
         except SystemExit as error:
             result = f"FAILED, {error}"
