@@ -27,7 +27,7 @@ from lucebox.models.planning import plan_memory
 
 @dataclass(frozen=True)
 class Row:
-    """A result in the JSON file."""
+    """One test of one model with one number of slots: prompt or decode, tok/s over the timed runs."""
 
     model: str
     device: str

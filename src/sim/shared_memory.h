@@ -78,7 +78,7 @@ class SharedMemory {
     uint8_t is_atomic : 1;
     uint8_t readers : 2;  // 1: one thread, 2: several threads of one warp, 3: threads of several warps
   };
-  // Who has read all of 16 bytes, in words with several readers. Valid while its epoch is the current one.
+  // Readers of all 16 bytes of a piece, once every word has several. Valid while its epoch is the current one.
   struct Piece {
     uint32_t epoch, warp_epoch;
     int warp;

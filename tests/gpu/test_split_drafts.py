@@ -182,7 +182,7 @@ def test_a_prompt_in_stages(packs: list[_engine.gpu.Pack], folder: Path, draft: 
 
 @pytest.mark.slow  # 3 s: rows of a step, computed one by one
 def test_batch_invariant(packs: list[_engine.gpu.Pack], folder: Path, seed: int) -> None:
-    """Trees leave the bits of steps."""
+    """Sampled tokens are equal with DFlash trees and without drafts."""
     prompt, options = random_ids(52, VOCAB, seed).tolist(), {"batch_invariant": True, "draft_budget": 8}
     plain = Writer(opened(packs, folder, "none", 2, **options), prompt, False, **SAMPLINGS["drawn"])
     drafted = Writer(opened(packs, folder, "dflash", 2, **options), prompt, True, **SAMPLINGS["drawn"])
@@ -200,7 +200,7 @@ def test_the_plan_of_each_device(packs: list[_engine.gpu.Pack], pack_folder: Pat
     weights = [next(detail for name, _, detail, _ in part["entries"] if name == "weights") for part in parts]
     assert weights[0].startswith("layers 0 to ") and weights[1].endswith(", in the layout of the kernels")
     assert f"to {TARGET.n_layers - 1}: " in weights[1]
-    # Tapped rows go along with those of the residual stream; MTP taps the last layer.
+    # Tapped rows follow the rows of the residual stream; MTP taps the last layer.
     plans = [opened(packs, folder, draft, 2).plan for draft in ("mtp", "none")]
     mtp, none = ({entry[0]: entry[1] for entry in plan["parts"][0]["entries"]}["hand-over"] for plan in plans)
     assert first["hand-over"] == (1 + len(DRAFT.taps)) * none and mtp == none

@@ -49,7 +49,7 @@ class PrefixWalk:
             self._now.reset()
 
     def end(self) -> None:
-        """All pages come back."""
+        """Drops sessions and prefixes, after which every page of both pools must be free."""
         for session in self._sessions:
             session.reset()
         while self._cache.drop_pages():

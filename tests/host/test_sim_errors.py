@@ -41,6 +41,7 @@ def threads(n: int, blocks: int = 1, shared_bytes: int = 0, cooperative: bool = 
         ("write_race_kernel", threads(64), r"thread 1: race: writes values\[2\] .* thread 0 wrote"),
         ("read_then_write_race_kernel", threads(64, shared_bytes=256), r"race: writes byte \d+ of the dynamic"),
         ("vector_race_kernel", threads(64), r"thread 1: race: writes values\[1\] .* thread 0 read"),
+        ("piece_read_race_kernel", threads(32), r"thread 1: race: reads values\[0\] .* thread 0 wrote"),
         ("warp_race_kernel", threads(64), r"thread 32: race: writes values\[32\] .*, which thread 0 read"),
         ("copy_race_kernel", threads(32), r"thread 1: race: writes values\[4\] .* thread 0 read"),
         ("static_bounds_kernel", threads(128), r"thread 100: index 100 of the shared array values, which has 100"),
@@ -74,6 +75,14 @@ def test_mistakes(sim: SimPack, kernel: str, shape: Shape, message: str) -> None
     error, _ = run(sim, kernel, shape)
     assert error.startswith(f"[{kernel}] block (0, 0, 0), ")
     assert re.search(message, error), error
+
+
+@pytest.mark.parametrize("n_threads", [32, 64])
+def test_a_write_into_a_piece_that_several_threads_read(sim: SimPack, n_threads: int) -> None:
+    """The reads of a 16-byte piece stop being recorded once several threads have read it."""
+    for writer in (1, 7, n_threads - 1):
+        error, _ = run(sim, "piece_race_kernel", threads(n_threads), n=writer)
+        assert re.search(rf"thread {writer}: race: writes values\[1\] .*, which thread \d+ read", error), error
 
 
 @pytest.mark.parametrize("n", (1, 16, 32, 33, 63))

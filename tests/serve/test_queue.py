@@ -85,7 +85,7 @@ def test_a_full_queue() -> None:
         server.wait_until(running=0, waiting=0)
 
 
-@pytest.mark.slow  # 3 s; every day, those of a held call
+@pytest.mark.slow  # 3 s; every day, the heartbeats of a held call
 def test_heartbeats_while_waiting() -> None:
     flags = ("--slots", "1", "--heartbeat", "0.1", *SLOW)
     with started(*flags, context=WHOLE_CONTEXT) as server, server.client() as client:

@@ -25,6 +25,21 @@ LB_KERNEL(vector_race_kernel, Io, 256, 1) {  // through plain pointers
   store(plain + thread_id(), 1.0f);
   static_cast<float*>(p.out)[thread_id()] = load<f32x4>(plain + thread_id() / 4 * 4)[1];
 }
+LB_KERNEL(piece_race_kernel, Io, 256, 1) {  // thread n writes into 16 bytes that all threads read
+  LB_SHARED(float, values, 4);
+  float* plain = values;
+  static_cast<float*>(p.out)[thread_id()] = load<f32x4>(plain)[0];
+  if (thread_id() == p.n) values[1] = 0;
+}
+LB_KERNEL(piece_read_race_kernel, Io, 32, 1) {  // lane 0 writes after a collective, and the next lanes read
+  LB_SHARED(float, values, 4);
+  float* plain = values;
+  float read = load<f32x4>(plain)[0];
+  warp_barrier();  // lane 31 continues first
+  if (lane() == 0) values[1] = 0;
+  if (lane() > 0 && lane() < 31) read += load<f32x4>(plain)[1];
+  static_cast<float*>(p.out)[thread_id()] = read;
+}
 LB_KERNEL(warp_race_kernel, Io, 256, 1) {  // a warp's collective orders only that warp
   LB_SHARED(int, values, 256);
   values[thread_id()] = 1;

@@ -222,7 +222,8 @@ class Engine {
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<EngineTurn> turn_;
   mutable std::vector<DeviceLink> links_;  // from each shard to the next, if split by layers
-  // Of tapped rows: from each shard to the next, or to the draft model's own; none from a shard without such rows.
+  // Links of tapped rows: from each shard to the next, or to the draft model's own; none from a shard without tapped
+  // rows.
   mutable std::vector<std::optional<DeviceLink>> tap_links_;
   mutable std::optional<DeviceLink> token_link_;        // from the last shard to the first, if split by layers
   std::optional<LinkedStreams> linked_streams_;         // of all shards, if split by layers

@@ -19,8 +19,8 @@ class ModelDrafter final : public Drafter {
  public:
   // memory: [shards] the session's, including the draft model's buffers. On ranks every shard drafts: the target's
   // head, which a draft needs, is divided among them, so one rank alone would need a second head and read all of it.
-  // A draft model on a device of its own has a second head there. Its trees travel through the host, and so do those of
-  // the last of several devices that have layers.
+  // A draft model on a device of its own has a second head there. Its trees travel through the host, and so do the
+  // trees of a draft model on the last of several devices that have layers.
   ModelDrafter(Timeline& timeline, std::span<const TreeMemory> memory);
 
   // Depth of the next tree; rows of a tree of that depth: all of its candidates, at most max_rows.
