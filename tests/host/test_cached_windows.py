@@ -114,7 +114,9 @@ def test_a_walk(folder: Path, seed: int, name: str, sessions: int) -> None:
     options = {"kv_tokens": CONTEXT + 5 * PAGE, "prefill_chunk": PAGE * int(rng.integers(1, 4))}
     engine, roomy = (opened(folder, n, name, **options) for n in (sessions, 16))
     walk = PrefixWalk(engine, roomy, SHAPES[name].vocab, rng)
-    for _ in range(40):
+    for n in range(400):
+        if n >= 40 and walk.counts["reused"] > 0 and walk.counts["moved"] > 0:  # 40 steps do in 99 of 100 walks
+            break
         walk.step(800, 6)
     walk.end()
     assert walk.counts["reused"] > 0 and walk.counts["moved"] > 0, (seed, options)
