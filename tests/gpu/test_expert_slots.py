@@ -77,6 +77,7 @@ def test_experts_beside_a_dense_network(pack: _engine.gpu.Pack, data: Path) -> N
     assert min(some.expert_counts) > 0
 
 
+MANY_ROWS = 66  # experts stream from 65 on
 MANY = Shape("qwen3moe", "BF16", n_experts=40, n_used=4, **WIDE)  # more than a half of the ring
 
 
@@ -118,6 +119,21 @@ def test_long_prompts(
     for slots in all_slots:
         for got, want in zip(logits(expert_slots=slots), wanted, strict=True):
             assert np.array_equal(got, want), slots
+
+
+@pytest.mark.slow  # 10 s
+def test_prompts_over_layers_of_two_types(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
+    """Copies of a layer run ahead into the ring while products of another layer, whose experts are laid out
+    differently, read it."""
+    shape = replace(
+        SHAPES_OF_MODELS["qwen35moe-tiny"], n_layers=4, hidden=256, n_key_heads=2, n_value_heads=2, vocab=256, n_experts=40
+    )
+    path = tmp_path / "model.gguf"
+    write_synthetic(path, shape, "two types", "Q4_K_M", seed)
+    ids = random_ids(2 * MANY_ROWS, shape.vocab, seed)
+    engines = [open_engine(path, pack=pack, prefill_chunk=MANY_ROWS, **INT8, expert_slots=n) for n in (0, 4)]
+    resident, some = (logits_of(engine, ids, MANY_ROWS) for engine in engines)
+    assert np.array_equal(some, resident)
 
 
 @pytest.mark.slow  # 6 s

@@ -227,9 +227,9 @@ void reserve_experts(Network& network, const gpu::Device& device, WeightStore& s
   const int n_experts = network.expert_products().n;
   const size_t largest = network.largest_expert_bytes();
   const int in_half = gpu::ring_experts(largest, n_experts);
-  std::byte* const ring = store.expert_ring->data();
+  std::byte *const ring = store.expert_ring->data(), *const second = ring + in_half * largest;
   store.staged = std::make_shared<StagedExperts>(
-      device, gpu::ExpertRing{ring, reinterpret_cast<int32_t*>(ring + 2 * in_half * largest), in_half},
+      device, gpu::ExpertRing{{ring, second}, reinterpret_cast<int32_t*>(second + in_half * largest), in_half},
       store.pageable_experts.empty() ? 0 : network.expert_slots() * largest);
   network.for_each_expert_layer([&](ExpertSlots& slots) {
     slots.staged = store.staged.get();

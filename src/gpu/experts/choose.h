@@ -63,8 +63,8 @@ std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scra
 // The launches of a MixExperts for long prompts (FindStreamed): the products of a group, and the copies to its half of
 // the ring, which run on another queue.
 struct ExpertRing {
-  std::byte* memory;  // 2 group_experts experts, as planes
-  int32_t* tables;    // [ring_table_bytes()]
+  std::byte* halves[2];  // memory for group_experts experts each, as planes
+  int32_t* tables;       // [ring_table_bytes()]
   int group_experts;
 };
 struct StreamedLaunches {
@@ -73,15 +73,20 @@ struct StreamedLaunches {
   FindStreamed find_params;
   StreamExperts copy_params;
   int n_groups, slots_held;
-  void* ring_w[3];  // gate, up and down
+  int first_half;  // where the first group's copies go
+  struct Half {
+    void *gate, *up, *down;
+    ExpertPieces pieces;
+  } halves[2];
 
   GroupedLaunches group(int number) const;
   StreamExperts copy_of(int number) const;  // number: 1 and more
+  const Half& half_of(int number) const { return halves[(first_half + number - 1) % 2]; }
 };
 // Experts of a half of the ring, and bytes of its tables.
 int ring_experts(size_t largest_expert_bytes, int n_experts);
 size_t ring_table_bytes(int n_experts, int group_experts);
-// first_half: where the first group's copies go. nullopt: the rows are few, or no kernel groups the types.
+// nullopt: the rows are few, or no kernel groups the types.
 std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scratch, const ExpertRing& ring,
                                                 int first_half, const Target& target);
 

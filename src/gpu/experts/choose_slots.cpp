@@ -59,28 +59,25 @@ void add_pieces(ExpertPieces& pieces, const ExpertMatrix& matrix, int n_in, cons
 }
 
 // The matrices of op in memory for `held` experts. base null: the matrices' own, which are the slots.
-struct HeldExperts {
-  void *gate, *up, *down;
-  ExpertPieces pieces{};
-
-  HeldExperts(const MixExperts& op, std::byte* base, int held) {
-    size_t used = 0;
-    const auto place = [&](const ExpertMatrix& matrix, int n_in) -> void* {
-      if (base == nullptr) return const_cast<void*>(matrix.w);
-      std::byte* at = base + used;
-      used += quant::checked_plane_layout(matrix.type, held * matrix.expert_rows, n_in).bytes;
-      return at;
-    };
-    const auto add = [&](const ExpertMatrix& matrix, int n_in, const void* host) {
-      void* to = place(matrix, n_in);
-      add_pieces(pieces, matrix, n_in, host, op.n_experts, to, held);
-      return to;
-    };
-    gate = add(op.gate, op.dim, op.slots.gate);
-    up = op.up.w == op.gate.w ? gate : add(op.up, op.dim, op.slots.up);
-    down = add(op.down, op.ffn, op.slots.down);
-  }
-};
+StreamedLaunches::Half held_experts(const MixExperts& op, std::byte* base, int held) {
+  StreamedLaunches::Half result = {};
+  size_t used = 0;
+  const auto place = [&](const ExpertMatrix& matrix, int n_in) -> void* {
+    if (base == nullptr) return const_cast<void*>(matrix.w);
+    std::byte* at = base + used;
+    used += quant::checked_plane_layout(matrix.type, held * matrix.expert_rows, n_in).bytes;
+    return at;
+  };
+  const auto add = [&](const ExpertMatrix& matrix, int n_in, const void* host) {
+    void* to = place(matrix, n_in);
+    add_pieces(result.pieces, matrix, n_in, host, op.n_experts, to, held);
+    return to;
+  };
+  result.gate = add(op.gate, op.dim, op.slots.gate);
+  result.up = op.up.w == op.gate.w ? result.gate : add(op.up, op.dim, op.slots.up);
+  result.down = add(op.down, op.ffn, op.slots.down);
+  return result;
+}
 
 Launch copy_launch(const char* kernel, int experts, const ExpertPieces& pieces, const Target& target,
                    const std::string& what) {
@@ -126,7 +123,7 @@ SlotLaunches choose_slots(const MixExperts& op, const Target& target) {
       checked({.kernel = kFindKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},
               target, what);
 
-  result.fill_params = {op.slots.cache, op.slots.counts, HeldExperts(op, nullptr, op.slots.n).pieces};
+  result.fill_params = {op.slots.cache, op.slots.counts, held_experts(op, nullptr, op.slots.n).pieces};
   result.fill = copy_launch(kFillKernel, op.slots.n, result.fill_params.pieces, target, what);
   return result;
 }
@@ -149,8 +146,8 @@ std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scra
   const MixLaunches launches = choose(grouped, scratch, target);
   if (!std::holds_alternative<GroupedLaunches>(launches)) return {};
   const std::string what = cat("[mix_experts] ", op.n_experts, " experts in groups of ", ring.group_experts);
-  StreamedLaunches result = {.products = std::get<GroupedLaunches>(launches)};
-  const HeldExperts held(op, ring.memory, 2 * ring.group_experts);
+  StreamedLaunches result = {.products = std::get<GroupedLaunches>(launches), .first_half = first_half};
+  for (int i = 0; i < 2; ++i) result.halves[i] = held_experts(op, ring.halves[i], ring.group_experts);
   result.n_groups = 1 + ceil_div(op.n_experts - op.slots.n, ring.group_experts);
   result.find_params = {.experts = op.experts,
                         .cache = op.slots.cache,
@@ -160,33 +157,32 @@ std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scra
                         .n_experts = op.n_experts,
                         .n_groups = result.n_groups,
                         .group_experts = ring.group_experts,
-                        .first_half = first_half,
-                        .expert_bytes = held.pieces.bytes};
+                        .expert_bytes = result.halves[0].pieces.bytes};
   result.find = checked(
       {.kernel = kFindStreamedKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},
       target, what);
-  result.copy_params = {op.slots.cache, held.pieces, op.n_experts, 0, ring.group_experts, 0};
-  result.copy = copy_launch(kStreamKernel, ring.group_experts, held.pieces, target, what);
+  result.copy_params = {op.slots.cache, {}, op.n_experts, 0, ring.group_experts};
+  result.copy = copy_launch(kStreamKernel, ring.group_experts, result.halves[0].pieces, target, what);
   result.copy.overlap_previous = false;
   result.slots_held = op.slots.n;
-  result.ring_w[0] = held.gate, result.ring_w[1] = held.up, result.ring_w[2] = held.down;
   return result;
 }
 
 GroupedLaunches StreamedLaunches::group(int number) const {
   GroupedLaunches own = products;
   own.group_params.slots = find_params.tables + size_t(number) * find_params.n_experts;
-  own.gate_up_params.n_held = own.down_params.n_held = number == 0 ? slots_held : 2 * find_params.group_experts;
+  own.gate_up_params.n_held = own.down_params.n_held = number == 0 ? slots_held : find_params.group_experts;
   if (number == 0) return own;
-  own.gate_up_params.w[0] = ring_w[0], own.gate_up_params.w[1] = ring_w[1], own.down_params.w[0] = ring_w[2];
+  const Half& half = half_of(number);
+  own.gate_up_params.w[0] = half.gate, own.gate_up_params.w[1] = half.up, own.down_params.w[0] = half.down;
   own.group.overlap_previous = false;  // the copies are another queue's
   return own;
 }
 
 StreamExperts StreamedLaunches::copy_of(int number) const {
   StreamExperts own = copy_params;
+  own.pieces = half_of(number).pieces;
   own.first = (number - 1) * own.group_experts;
-  own.to_slot = (find_params.first_half + number - 1) % 2 * own.group_experts;
   return own;
 }
 

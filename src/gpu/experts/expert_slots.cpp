@@ -169,8 +169,7 @@ LB_KERNEL(find_streamed_kernel, FindStreamed, 512, 1) {
   const Rank misses = block_rank(is_expert && slot < 0 && count > 0, &warp_counts[0]);
   const int in_ring = missing.before / p.group_experts;
   const int own = slot >= 0 ? 0 : 1 + in_ring;
-  const int place =
-      slot >= 0 ? slot : (p.first_half + in_ring) % 2 * p.group_experts + missing.before % p.group_experts;
+  const int place = slot >= 0 ? slot : missing.before % p.group_experts;
   for (int group = 0; group < p.n_groups && is_expert; ++group)
     p.tables[group * p.n_experts + expert] = count > 0 && group == own ? place : -1;
   if (expert == 0) {
@@ -181,7 +180,7 @@ LB_KERNEL(find_streamed_kernel, FindStreamed, 512, 1) {
   }
 }
 
-// Copies the missing experts [first, first + group_experts), in ascending order, to a half of the ring.
+// Copies the missing experts [first, first + group_experts), in ascending order, to the half of the ring in `pieces`.
 LB_KERNEL(stream_experts_kernel, StreamExperts, kFillThreads, 1) {
   LB_SHARED(int, list, kMaxExperts);
   LB_SHARED(int, warp_counts, kFillThreads / 32);
@@ -195,7 +194,7 @@ LB_KERNEL(stream_experts_kernel, StreamExperts, kFillThreads, 1) {
   }
   block_barrier();
   copy_experts(p.pieces, max(0, min(p.group_experts, n_missing - p.first)),
-               [&](int number) { return ExpertFill{list[p.first + number], p.to_slot + number}; });
+               [&](int number) { return ExpertFill{list[p.first + number], number}; });
 }
 
 }  // namespace lb::gpu

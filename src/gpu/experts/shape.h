@@ -154,20 +154,21 @@ struct FillSlots {
 };
 
 // Long prompts leave the slots as they are. All experts that no slot has are streamed, in ascending order, through a
-// ring in two halves of group_experts each: copies fill one half while products read the other. The ring is laid out
-// like matrices of 2 group_experts experts. Group 0 has the experts in slots, group g the g-th part of the others.
+// ring in two halves: copies fill one half while products read the other. A half is laid out like matrices of
+// group_experts experts; layouts differ between layers, so the halves share no bytes. Group 0 has the experts in slots,
+// group g the g-th part of the others.
 struct FindStreamed {
   const int32_t* experts;  // [n_choices]
   ExpertCache* cache;
   ExpertCounts* counts;  // in host memory
   int32_t* tables;       // [n_groups, n_experts] where each expert is in a group's matrices; -1: not in this group
   int n_choices, n_experts, n_groups, group_experts;
-  int first_half, expert_bytes;
+  int expert_bytes;
 };
 struct StreamExperts {
   const ExpertCache* cache;
   ExpertPieces pieces;
-  int n_experts, first, group_experts, to_slot;
+  int n_experts, first, group_experts;
 };
 
 }  // namespace lb::gpu
