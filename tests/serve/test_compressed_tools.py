@@ -18,7 +18,7 @@ from test_traffic import WITH_TOOLS, conversation_of, requests_of
 from text_data import DATA
 
 SCORER = DATA / "recall" / "recall-scorer.Q4_0.gguf"
-RULES = "\nRule: be exact, and name the file." * 60  # makes a message long enough to be cut
+RULES = "\nRule: be exact, and name the file." * 54  # makes a message long enough to be cut
 WORDS = ("alpha", "beta", "return", "import", "value", "of", "the", "file", "in", "line", "is", "not", "and")
 
 
@@ -38,7 +38,7 @@ def model(llm: LLM, request: pytest.FixtureRequest) -> ChatModel:
 def document(rng: random.Random) -> str:
     """Lines of words and numbers, with the template's own tokens among them."""
     words = [*WORDS, "<|im_end|>", "<tools>", "</tool_response>"]
-    lines = (" ".join(rng.choices(words, k=rng.randint(3, 30))) + f" {rng.random():.6f}" for _ in range(40))
+    lines = (" ".join(rng.choices(words, k=rng.randint(3, 30))) + f" {rng.random():.6f}" for _ in range(30))
     return "\n".join(lines)
 
 
@@ -61,7 +61,7 @@ def long_conversation(client: str, documents: tuple[str, str]) -> Conversation:
     return conversation
 
 
-RATIOS = (0.02, 0.1, 0.6)
+RATIOS = (0.02, 0.1, 0.2)
 
 
 def fits_the_test(client: str) -> bool:

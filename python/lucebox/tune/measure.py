@@ -238,6 +238,7 @@ class Bench:
             for test, n, depth in self._cases(tests)
         ]
         if trial == Trial():
+            session.reset()  # its pages are for the probes
             self._used = {name for n in (1, self.sizes.rows, self._prompt) for name in self._kernels_of(engine, n)}
         return samples
 
