@@ -384,14 +384,18 @@ def test_synthetic_routes_have_the_locality_of_text(pack: _engine.gpu.Pack, tmp_
     first, n = 100, 24
     engine = open_engine(path, pack=pack, expert_slots=shape.n_used, context=64, **INT8)
     session, sampler = _engine.Session(engine), _engine.Sampler(shape.vocab)
+
+    def counts() -> tuple[int, int, int]:
+        session.logits()  # waits for the last step, which counts
+        return engine.expert_counts
+
     ids = [first]
     session.sync(np.array(ids, np.int32))
-    before = engine.expert_counts
+    before = counts()
     for _ in range(n):
         ids.append(session.sample(sampler))
         session.sync(np.array(ids, np.int32))
     assert ids == list(range(first, first + n + 1))
-    session.logits()  # of the last step, so that its choices are counted
-    hits, misses, _ = np.subtract(engine.expert_counts, before)
+    hits, misses, _ = np.subtract(counts(), before)
     expected = sum(len(set(routes[token]) & set(routes[token - 1])) for routes in local.layers for token in ids[1:])
     assert (hits, hits + misses) == (expected, 2 * n * shape.n_used)
