@@ -272,6 +272,23 @@ def graphs(machine: Machine) -> None:
     assert (d.download(y) == 0).all()
 
 
+@scenario("sim", "cuda")
+def captures_of_two_streams(machine: Machine) -> None:
+    """While a thread has a capture open, it neither makes a graph nor allocates."""
+    d = machine.open()
+    x = d.upload(sequence(16))
+    stream = driver.Stream(d.device)
+    outer, inner = driver.Graph(d.stream), driver.Graph(stream)
+    with raises(errors.InvalidRequestError, "900"), outer, inner:
+        d.scale(x, x, 2.0)
+    with raises(errors.InvalidRequestError, "900"), outer:
+        driver.Buffer(d.device, 64)
+    with outer:
+        d.scale(x, x, 2.0)
+    outer.launch(d.stream)
+    assert (d.download(x) == 2 * sequence(16)).all()
+
+
 @scenario("sim", "cuda", "hip")
 def threads(machine: Machine) -> None:
     d = machine.open()

@@ -47,6 +47,7 @@ enum Code : Status {
   kTooManyResources = 701,
   kTooManyBlocks = 720,
   kIllegalState = 401,
+  kCaptureUnsupported = 900,
   kNotSupported = 801,
 };
 
@@ -75,6 +76,8 @@ struct Device {
 };
 Device devices[kDevices];
 thread_local Device* current = &devices[0];
+// Open captures of this thread. As in CUDA's thread-local mode, it may then neither allocate nor instantiate graphs.
+thread_local int n_captures = 0;
 
 Status device_get(int* device, int index) {
   if (index < 0 || index >= kDevices) return failed(101, cat("device ", index, " of ", kDevices));
@@ -135,6 +138,7 @@ Status memory_info(size_t* free, size_t* total) {
 }
 
 Status memory_allocate(Address* address, size_t bytes) {
+  if (n_captures > 0) return kCaptureUnsupported;
   const std::lock_guard lock(current->mutex);
   if (bytes == 0) return kInvalidValue;
   if (bytes > kMemory - current->used) return kOutOfMemory;
@@ -179,6 +183,7 @@ bool is_pinned(const void* address) {
 }
 
 Status host_allocate(void** address, size_t bytes, unsigned) {
+  if (n_captures > 0) return kCaptureUnsupported;
   const std::lock_guard lock(pinned.mutex);
   if (current == &devices[kDevices - 2] && bytes > kFewPinned - current->pinned) return kOutOfMemory;
   if (::posix_memalign(address, kAlignment, bytes) != 0) return kOutOfMemory;
@@ -237,6 +242,8 @@ struct Graph {
 };
 
 struct Stream {
+  ~Stream() { n_captures -= capture != nullptr; }
+
   Device* device = current;
   std::unique_ptr<Graph> capture;
   std::unique_ptr<SimThread> thread;  // null: the calling thread runs the work
@@ -374,15 +381,19 @@ Status capture_begin(Handle stream, int) {
   auto& capture = static_cast<Stream*>(stream)->capture;
   if (capture) return failed(kIllegalState, "the stream is already capturing");
   capture = std::make_unique<Graph>();
+  ++n_captures;
   return 0;
 }
 
 Status capture_end(Handle stream, Handle* graph) {
   *graph = static_cast<Stream*>(stream)->capture.release();
-  return *graph != nullptr ? 0 : failed(kIllegalState, "the stream is not capturing");
+  if (*graph == nullptr) return failed(kIllegalState, "the stream is not capturing");
+  --n_captures;
+  return 0;
 }
 
 Status graph_instantiate(Handle* executable, Handle graph, unsigned long long) {
+  if (n_captures > 0) return kCaptureUnsupported;
   *executable = new Graph(*static_cast<Graph*>(graph));
   return 0;
 }

@@ -23,7 +23,8 @@ class Capture {
 
 class Graph {
  public:
-  explicit Graph(Capture& capture) : executable_(instantiate(capture.finish())) {}
+  // captured: of Capture::finish(). While a thread has a capture open, drivers refuse to instantiate a graph on it.
+  explicit Graph(const Resource& captured) : executable_(instantiate(captured)) {}
 
   // Replaces the graph's work by another capture: true when the driver could update in place, false when the graph was
   // instantiated again.

@@ -125,14 +125,14 @@ void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::functio
   if (recording == nullptr) {
     Recorder recorder(*this);
     work();
-    recording = std::make_unique<RecordedGraph>(recorder.finish());
+    recording = std::make_unique<RecordedGraph>(gpu::Graph(recorder.finish()));
   }
   static_cast<RecordedGraph&>(*recording).graph.launch(queue());
 }
 
-gpu::Graph GpuStream::Recorder::finish() {
+gpu::Resource GpuStream::Recorder::finish() {
   stream_.flush();
-  return gpu::Graph(capture_);
+  return capture_.finish();
 }
 
 // Keeps the device busy filling the returned buffer while the host sends the launches to be timed. Otherwise the device

@@ -90,7 +90,7 @@ class GpuStream final : public Stream {
     ~Recorder() { stream_.is_capturing_ = false; }
     Recorder(const Recorder&) = delete;
     Recorder& operator=(const Recorder&) = delete;
-    gpu::Graph finish();
+    gpu::Resource finish();  // for a gpu::Graph
 
    private:
     GpuStream& stream_;

@@ -40,8 +40,11 @@ std::unique_ptr<Recording> LinkedStreams::record(const std::function<void()>& wo
   for (size_t i = 0; i < links_.size(); ++i)
     for (DeviceLink* link : links_[i]) link->record(&copies[i]);
   work();
+  std::vector<gpu::Resource> captured;  // all captures end before the first graph is made
+  for (GpuStream::Recorder& recorder : recorders) captured.push_back(recorder.finish());
   auto graphs = std::make_unique<LinkedGraphs>();
-  for (size_t i = 0; i < streams_.size(); ++i) graphs->stages.push_back({recorders[i].finish(), std::move(copies[i])});
+  for (size_t i = 0; i < streams_.size(); ++i)
+    graphs->stages.push_back({gpu::Graph(captured[i]), std::move(copies[i])});
   return graphs;
 }
 

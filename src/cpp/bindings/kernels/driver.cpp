@@ -83,7 +83,7 @@ class CapturedGraph {
   void exit(bool failed) {
     LB_CHECK(capture_.has_value(), kInvalid, "the graph is not capturing");
     if (!failed && graph_) was_updated_ = graph_->update(*capture_);
-    if (!failed && !graph_) graph_.emplace(*capture_);
+    if (!failed && !graph_) graph_.emplace(capture_->finish());
     capture_.reset();
   }
   void launch(const gpu::Queue& stream) const {
