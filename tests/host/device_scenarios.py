@@ -607,6 +607,7 @@ def workout(machine: Machine) -> None:
     d.stream.wait(end)
     end.synchronize()
     start.elapsed_ms(end)
+    assert d.stream.is_done()
     d.device.memory()
     d.download(y)
 

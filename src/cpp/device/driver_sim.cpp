@@ -275,6 +275,11 @@ Status finish(Handle stream) {
   return thread == nullptr ? 0 : thread->finish(detail);
 }
 
+Status stream_query(Handle stream) {
+  SimThread* thread = static_cast<Stream*>(stream)->thread.get();
+  return thread != nullptr && !thread->is_done() ? kNotReady : finish(stream);
+}
+
 Status stream_create(Handle* handle, unsigned flags) {
   auto stream = std::make_unique<Stream>();
   if (flags & kSimOwnThread) stream->thread = std::make_unique<SimThread>();
@@ -589,7 +594,7 @@ void bind_streams_and_graphs(Driver& d) {
   d.stream_create = {"stream_create", stream_create};
   d.stream_destroy = {"stream_destroy", destroy<Stream>};
   d.stream_synchronize = {"stream_synchronize", finish};
-  d.stream_query = {"stream_query", finish};
+  d.stream_query = {"stream_query", stream_query};
   d.stream_wait = {"stream_wait", stream_wait};
   d.event_create = {"event_create", create<Event>};
   d.event_destroy = {"event_destroy", event_destroy};

@@ -124,4 +124,11 @@ void Queue::wait(const Event& event) const {
 
 void Queue::synchronize() const { context().call(resource_.driver().stream_synchronize, handle()); }
 
+bool Queue::is_done() const {
+  const auto& query = resource_.driver().stream_query;
+  const Status status = context().status_of(query, handle());
+  if (status != kNotReady) context().check(query.name, status);
+  return status != kNotReady;
+}
+
 }  // namespace lb::gpu

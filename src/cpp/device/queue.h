@@ -18,7 +18,7 @@ class Event {
   Resource resource_;
 };
 
-// All methods but synchronize() are asynchronous. Host memory of a copy should be pinned; with pageable memory the copy
+// All methods but synchronize() and is_done() are asynchronous. Host memory of a copy should be pinned; with pageable memory the copy
 // blocks the calling thread.
 class Queue {
  public:
@@ -48,6 +48,7 @@ class Queue {
   void record(const Event& event) const;
   void wait(const Event& event) const;
   void synchronize() const;
+  bool is_done() const;  // whether all work sent so far has ended; throws as synchronize() does
 
   const Context& context() const { return resource_.context(); }
   const std::shared_ptr<const Context>& shared_context() const { return resource_.shared_context(); }

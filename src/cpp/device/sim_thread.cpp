@@ -62,6 +62,11 @@ void SimThread::wait() {
   changed_.wait(lock, [this] { return jobs_.empty(); });
 }
 
+bool SimThread::is_done() {
+  const std::lock_guard lock(mutex_);
+  return jobs_.empty();
+}
+
 Status SimThread::finish(std::string& why) {
   wait();
   const std::lock_guard lock(mutex_);

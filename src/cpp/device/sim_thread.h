@@ -24,6 +24,7 @@ class SimThread {
   SimThread& operator=(const SimThread&) = delete;
 
   void push(Job job);
+  bool is_done();  // whether all jobs have ended
   // Waits for all jobs. Returns the first failure since the last call; later jobs run all the same.
   Status finish(std::string& why);
   // Waits for the jobs of all such threads, whose failures stay.

@@ -483,12 +483,12 @@ class GpuTokenLoop : public TokenLoop {
   }
 
   // Waits until token n, and perhaps later ones, are written. The device writes `written` last. After a device error it
-  // never does, so a long spin ends in a synchronisation, which throws the error.
+  // never does, so a long wait asks for errors. It does not wait for the queue, which may have other sessions' passes.
   void wait(uint32_t n) {
     const std::atomic_ref<uint32_t> written(ring_->written);
     const auto is_there = [&] { return int32_t(written.load(std::memory_order_acquire) - n) > 0; };
-    for (int spin = 0; !is_there(); ++spin)
-      if (spin == kSpins) {
+    for (unsigned spin = 1; !is_there(); ++spin)
+      if (spin % kSpins == 0 && stream_.queue().is_done()) {
         synchronize();
         LB_ASSERT(is_there());
       }
@@ -512,7 +512,7 @@ class GpuTokenLoop : public TokenLoop {
     throw StepLost(ErrorCode::kInternal, cat("[megakernel] ", what, "; the schedule or the kernel is wrong. ",
                                              "The session is empty now and will decode with the graph"));
   }
-  static constexpr int kSpins = 1 << 22;
+  static constexpr unsigned kSpins = 1 << 20;  // about a millisecond
 
   std::vector<float*> logits_;  // [shards] of buffers_; null on others
   gpu::Buffer ring_memory_;

@@ -154,7 +154,8 @@ void bind_queue(nb::module_& m) {
           "to"_a, "value"_a)
       .def("record", &gpu::Queue::record, "event"_a)
       .def("wait", &gpu::Queue::wait, "event"_a)
-      .def("synchronize", &gpu::Queue::synchronize, Unlocked());
+      .def("synchronize", &gpu::Queue::synchronize, Unlocked())
+      .def("is_done", &gpu::Queue::is_done, "Whether all work sent so far has ended.");
 
   nb::class_<CapturedGraph>(m, "Graph", "What a `with` block sent to a stream; a later block updates it.")
       .def(nb::init<const gpu::Queue&>(), "stream"_a, nb::keep_alive<1, 2>())
