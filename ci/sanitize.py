@@ -46,7 +46,9 @@ SHARE = ("--share", "6")  # a test's first case and a sixth of its other cases, 
 NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve", "test_smollm2")
 DESELECTED = (
     "test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
-    "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",  # long; other tests here run the same code
+    # Long; other tests here run the same code.
+    "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",
+    "test_speculation.py::test_ten_thousand_tokens",
 )
 
 
