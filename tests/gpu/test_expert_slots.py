@@ -126,7 +126,13 @@ def test_prompts_over_layers_of_two_types(pack: _engine.gpu.Pack, tmp_path: Path
     """Copies of a layer run ahead into the ring while products of another layer, whose experts are laid out
     differently, read it."""
     shape = replace(
-        SHAPES_OF_MODELS["qwen35moe-tiny"], n_layers=4, hidden=256, n_key_heads=2, n_value_heads=2, vocab=256, n_experts=40
+        SHAPES_OF_MODELS["qwen35moe-tiny"],
+        n_layers=4,
+        hidden=256,
+        n_key_heads=2,
+        n_value_heads=2,
+        vocab=256,
+        n_experts=40,
     )
     path = tmp_path / "model.gguf"
     write_synthetic(path, shape, "two types", "Q4_K_M", seed)

@@ -109,6 +109,9 @@ class Stream:
 
     def synchronize(self) -> None: ...
 
+    def is_done(self) -> bool:
+        """Whether all work sent so far has ended."""
+
 class Graph:
     """What a `with` block sent to a stream; a later block updates it."""
 

@@ -11,7 +11,7 @@ namespace lb::gpu {
 constexpr Status kNoDevice = 100;
 constexpr Status kPeerAlreadyEnabled = 704;
 constexpr Status kGraphUpdateFailed = 910;
-inline constexpr Status kNotReady = 600;  // of stream_query: some work has not ended
+constexpr Status kNotReady = 600;   // of stream_query: some work has not ended
 constexpr Status kSimFault = 1000;  // the simulator stopped a kernel; unlike a GPU's, its context stays usable
 
 [[noreturn]] void fail_call(const Driver& driver, const char* call, Status status, std::string_view where = {});

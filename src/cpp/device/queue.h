@@ -18,8 +18,8 @@ class Event {
   Resource resource_;
 };
 
-// All methods but synchronize() and is_done() are asynchronous. Host memory of a copy should be pinned; with pageable memory the copy
-// blocks the calling thread.
+// All methods but synchronize() and is_done() are asynchronous. Host memory of a copy should be pinned; with pageable
+// memory the copy blocks the calling thread.
 class Queue {
  public:
   // Where the simulator runs the queue's work: in the caller's thread, when it is sent, or in a thread of the queue, as
