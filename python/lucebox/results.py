@@ -64,6 +64,9 @@ class ExpertCounts:
     link_bytes: int
     """Bytes of these copies."""
 
+    def __add__(self, more: ExpertCounts) -> ExpertCounts:
+        return ExpertCounts(self.hits + more.hits, self.misses + more.misses, self.link_bytes + more.link_bytes)
+
     def __sub__(self, before: ExpertCounts) -> ExpertCounts:
         return ExpertCounts(self.hits - before.hits, self.misses - before.misses, self.link_bytes - before.link_bytes)
 

@@ -143,6 +143,16 @@ def test_experts_by_share(on_pack: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert of["tg3 @2", 16]["hits"] is None and 0 < some["hits"] < 1 and some["mb_per_token"] > 0
 
 
+@pytest.mark.slow  # 4 s
+def test_experts_of_the_prompt_before_do_not_count(on_pack: str, tmp_path: Path) -> None:
+    model = synthetic_model(tmp_path, "qwen35moe-tiny", "Q8_0", "--layers", "2")
+    n_layers, n_used, n_tokens, runs = 2, 4, 3, 2
+    with lucebox.LLM(str(model), device=on_pack, context=128, draft="none", expert_slots=n_used) as llm:
+        (decode,) = measure(llm, prefill=(), decode=(n_tokens,), depth=70, runs=runs).measurements
+    assert decode.experts is not None
+    assert decode.experts.hits + decode.experts.misses == runs * n_tokens * n_layers * n_used
+
+
 def load_script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A script of benchmarks/ as a module."""
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -288,16 +289,24 @@ def _tests(
         on_run(label, 0)
         test(nullcontext())
         energy = None if meter is None else meter.energy()
-        window = energy or nullcontext()
-        before = llm.model.expert_counts()
+        experts: list[ExpertCounts] = []
+
+        @contextmanager
+        def window() -> Iterator[None]:
+            before = llm.model.expert_counts()
+            with energy or nullcontext():
+                yield
+            after = llm.model.expert_counts()
+            if before is not None and after is not None:
+                experts.append(after - before)
+
         seconds = []
-        with nullcontext() if has_setup else window:
+        with nullcontext() if has_setup else window():
             for run in range(1, runs + 1):
                 on_run(label, run)
-                seconds.append(test(window if has_setup else nullcontext()))
-        counts = llm.model.expert_counts()
-        experts = None if counts is None or before is None else counts - before
-        return tuple(seconds), None if energy is None else energy.joules, experts
+                seconds.append(test(window() if has_setup else nullcontext()))
+        joules = None if energy is None else energy.joules
+        return tuple(seconds), joules, reduce(add, experts) if experts else None
 
     bytes_per_token = llm.info.bytes_per_token
     for n in prefill:
