@@ -4,7 +4,6 @@ With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many
 
 from __future__ import annotations
 
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from build_sim import build_sim
 from drafts import SAMPLINGS
 from engines import F32, logits_of, open_engine, random_ids
 from lucebox import LLM, _engine
-from lucebox._kernels.driver import delay_sim_device
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, UnsupportedError
 from lucebox.generation import loading
 from lucebox.packs import Selection
@@ -317,32 +315,6 @@ def test_what_fits_on_one_device_stays_there(packs: list[_engine.gpu.Pack], fold
     assert len(split.plan["parts"]) == 2
     ids = random_ids(20, VOCAB)
     assert np.array_equal(logits_of(alone, ids), logits_of(split, ids))
-
-
-def test_a_wait_for_a_group_is_none_for_the_next(packs: list[_engine.gpu.Pack], folder: Path) -> None:
-    """When the tokens of one group are there, the pass of the other one may still run: a delay holds it up."""
-    if packs[0].target != "sim":
-        pytest.skip("only the simulator delays a device")
-    last = packs[1].device
-    _, split = pair(packs, written(folder, "qwen35"))
-    groups = [[_engine.Session(split) for _ in range(2)] for _ in range(2)]
-    samplers = [_engine.Sampler(VOCAB) for _ in range(2)]
-    ids = [random_ids(9, VOCAB, seed) for seed in range(2)]
-    for group in groups:
-        for session, own in zip(group, ids, strict=True):
-            session.sync(own[:-1])
-            session.logits()
-    delay_sim_device(last.index, 0.5)  # longer than a wait that only polls
-    for group in groups:
-        _engine.sync_together(group, ids)
-        _engine.start_samples(group, samplers)
-    for session, sampler in zip(groups[0], samplers, strict=True):
-        session.sample(sampler)
-    delay_sim_device(last.index, 2)
-    start = time.perf_counter()
-    for session, sampler in zip(groups[1], samplers, strict=True):
-        session.sample(sampler)
-    assert time.perf_counter() - start > 1
 
 
 @pytest.mark.slow  # 10 s: a real model on the simulator
