@@ -50,7 +50,7 @@ struct StreamNeeds {
   bool one_order = false;  // products of few rows, on a GPU (GpuStream)
   bool is_sparse = false;  // block-sparse attention of prompts
   int score_rows = 0;      // of KeyScores; 0: none
-  bool has_peers = false;  // the stream and other queues wait for each other
+  bool awaits_queues = false;  // the stream and other queues, of any device, wait for each other
 };
 
 // Bytes of a stream's scratch as a function of the rows of the longest append and the tokens of the longest sequence.

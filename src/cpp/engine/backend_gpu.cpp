@@ -251,7 +251,7 @@ class GpuBackend final : public Backend {
     using Runner = gpu::Queue::Runner;
     const size_t scratch = GpuScratch(needs, pack_->target()).bytes(needs.rows, needs.context);
     return std::make_unique<GpuStream>(pack_, scratch, needs.context, lent_, needs.one_order,
-                                       needs.has_peers ? Runner::kOwnThread : Runner::kCaller);
+                                       needs.awaits_queues ? Runner::kOwnThread : Runner::kCaller);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                        std::span<const StepRing> rings) const override {

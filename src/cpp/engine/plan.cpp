@@ -186,7 +186,7 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options, con
           .activations = options.activations,
           .one_order = options.batch_invariant,
           .is_sparse = options.sparse_prefill > 0,
-          .has_peers = models.target->is_slice() || part.n > 1 || models.target->expert_slots() > 0};
+          .awaits_queues = models.target->is_slice() || part.n > 1 || models.target->expert_slots() > 0};
 }
 
 size_t row_bytes(const Models& models, const EngineOptions& options) {

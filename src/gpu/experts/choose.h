@@ -60,6 +60,12 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target);
 // rounds x. nullopt: each op has launches of its own.
 std::optional<ExpertLaunches> choose_fused(const MixtureLayer& layer, void* scratch, const Target& target);
 
+// The matrices of some experts in device memory, and their copies from host memory.
+struct HeldExperts {
+  void *gate, *up, *down;
+  ExpertPieces pieces;
+};
+
 // The launches of a MixExperts for long prompts (FindStreamed): the products of a group, and the copies to its half of
 // the ring, which run on another queue.
 struct ExpertRing {
@@ -74,14 +80,11 @@ struct StreamedLaunches {
   StreamExperts copy_params;
   int n_groups, slots_held;
   int first_half;  // where the first group's copies go
-  struct Half {
-    void *gate, *up, *down;
-    ExpertPieces pieces;
-  } halves[2];
+  HeldExperts halves[2];
 
   GroupedLaunches group(int number) const;
   StreamExperts copy_of(int number) const;  // number: 1 and more
-  const Half& half_of(int number) const { return halves[(first_half + number - 1) % 2]; }
+  const HeldExperts& half_of(int number) const { return halves[(first_half + number - 1) % 2]; }
 };
 // Experts of a half of the ring, and bytes of its tables.
 int ring_experts(size_t largest_expert_bytes, int n_experts);

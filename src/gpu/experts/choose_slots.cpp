@@ -59,8 +59,8 @@ void add_pieces(ExpertPieces& pieces, const ExpertMatrix& matrix, int n_in, cons
 }
 
 // The matrices of op in memory for `held` experts. base null: the matrices' own, which are the slots.
-StreamedLaunches::Half held_experts(const MixExperts& op, std::byte* base, int held) {
-  StreamedLaunches::Half result = {};
+HeldExperts held_experts(const MixExperts& op, std::byte* base, int held) {
+  HeldExperts result = {};
   size_t used = 0;
   const auto place = [&](const ExpertMatrix& matrix, int n_in) -> void* {
     if (base == nullptr) return const_cast<void*>(matrix.w);
@@ -173,7 +173,7 @@ GroupedLaunches StreamedLaunches::group(int number) const {
   own.group_params.slots = find_params.tables + size_t(number) * find_params.n_experts;
   own.gate_up_params.n_held = own.down_params.n_held = number == 0 ? slots_held : find_params.group_experts;
   if (number == 0) return own;
-  const Half& half = half_of(number);
+  const HeldExperts& half = half_of(number);
   own.gate_up_params.w[0] = half.gate, own.gate_up_params.w[1] = half.up, own.down_params.w[0] = half.down;
   own.group.overlap_previous = false;  // the copies are another queue's
   return own;
