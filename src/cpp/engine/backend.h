@@ -47,9 +47,9 @@ struct StreamNeeds {
   int n_threads = 1;
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
-  bool one_order = false;  // products of few rows, on a GPU (GpuStream)
-  bool is_sparse = false;  // block-sparse attention of prompts
-  int score_rows = 0;      // of KeyScores; 0: none
+  bool one_order = false;      // products of few rows, on a GPU (GpuStream)
+  bool is_sparse = false;      // block-sparse attention of prompts
+  int score_rows = 0;          // of KeyScores; 0: none
   bool awaits_queues = false;  // the stream and other queues, of any device, wait for each other
 };
 
