@@ -4,6 +4,7 @@ With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from build_sim import build_sim
 from drafts import SAMPLINGS
 from engines import F32, logits_of, open_engine, random_ids
 from lucebox import LLM, _engine
+from lucebox._kernels.driver import delay_sim_device
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, UnsupportedError
 from lucebox.generation import loading
 from lucebox.packs import Selection
@@ -315,6 +317,37 @@ def test_what_fits_on_one_device_stays_there(packs: list[_engine.gpu.Pack], fold
     assert len(split.plan["parts"]) == 2
     ids = random_ids(20, VOCAB)
     assert np.array_equal(logits_of(alone, ids), logits_of(split, ids))
+
+
+@pytest.mark.slow  # 8 s of waiting
+def test_a_wait_for_a_group_is_none_for_the_next(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """The tokens of one group are there, although the pass of the other one, which is held up, follows in the queue."""
+    if packs[0].target != "sim":
+        pytest.skip("only the simulator delays a device")
+    _, split = pair(packs, written(folder, "qwen35"))
+    groups = [[(_engine.Session(split), _engine.Sampler(VOCAB), [1, 2, 3 + n]) for n in range(2)] for _ in range(2)]
+
+    def send(number: int) -> None:
+        sessions, samplers, texts = zip(*groups[number], strict=True)
+        _engine.sync_together([*sessions], [np.array(text, np.int32) for text in texts])
+        _engine.start_samples([*sessions], [*samplers])
+
+    def end(number: int) -> float:
+        for session, sampler, text in groups[number]:
+            text.append(session.sample(sampler))
+        return time.perf_counter()
+
+    for _ in range(4):  # the first passes allocate and record, which waits
+        for number in range(2):
+            send(number)
+            end(number)
+    delay_sim_device(packs[1].device.index, 2)  # of the first group, longer than a wait that only polls
+    send(0)
+    time.sleep(1)  # the first device ends the first group's layers
+    delay_sim_device(packs[0].device.index, 6)
+    send(1)
+    first, second = end(0), end(1)
+    assert second - first > 2
 
 
 @pytest.mark.slow  # 10 s: a real model on the simulator
