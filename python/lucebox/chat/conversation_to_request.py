@@ -43,6 +43,7 @@ from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.request import SENDER, GenerationRequest, answer_room, prompt_requests
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
+from lucebox.text.encoded_prompts import EncodedPrompts
 from lucebox.text.spellings import unmarked
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class ChatModel:
             self.profile = replace(self.profile, max_tokens=min(self.profile.max_tokens, model.answer_tokens))
         thinking = self.profile.thinking
         self._quoting = Quoting(model.tokenizer, () if thinking is None else (thinking.open, thinking.close))
+        self._encoded = EncodedPrompts(model.tokenizer)
         self._grammars = grammars
         self._max_tokens = max_tokens
         self._context = model.memory_plan.context
@@ -239,8 +241,7 @@ class ChatModel:
     def _tokenized(self, text: str, found: BegunText, begun: str | None, limit: int, places: ImagePlaces) -> Prompt:
         self.model.check_length([text], limit)
         text = places.shown(text)
-        ids = np.asarray(self.model.tokenizer.encode_marked(text), np.int32)
-        ids, images = places.expand(ids, self.model)
+        ids, images = places.expand(self._encoded.ids(text, SENDER.get()), self.model)
         return Prompt(unmarked(text), ids, unmarked(places.shown(found.head)), begun, images)
 
     def requests(

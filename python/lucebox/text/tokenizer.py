@@ -216,6 +216,20 @@ class Tokenizer:
         """The spellings of all control tokens, and of added tokens that look like a tag: <think>, [TOOL_CALLS]."""
         return frozenset(self._bytes[i].decode() for i in self._marks)
 
+    @property
+    def separators(self) -> dict[str, int]:
+        """Control tokens and tags, by their spelling, that separate texts: the ids of what precedes and what follows
+        one do not depend on each other. Empty if some tokens of the vocabulary depend on the characters beside them."""
+        added = self._encoder.get_added_tokens_decoder()
+        if any(token.single_word or token.lstrip or token.rstrip for token in added.values()):
+            return {}
+        spellings = [token.content for token in added.values()]
+        return {
+            token.content: i
+            for i, token in added.items()
+            if i in self._marks and not token.normalized and sum(token.content in other for other in spellings) == 1
+        }
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of token ids; invalid UTF-8 becomes U+FFFD. Control tokens are skipped by default."""
         left = iter(ids)
