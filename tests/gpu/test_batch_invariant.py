@@ -23,9 +23,12 @@ F32 = NDArray[np.float32]
 VOCAB = 64
 SIZES: dict[str, Any] = {"hidden": 256, "n_heads": 4, "n_kv_heads": 2, "head_dim": 64, "vocab": VOCAB}
 HYBRID: dict[str, Any] = {"n_layers": 2, "recurrent": (True, False), "n_v_heads": 2, "n_mtp": 1, "ffn": 256, **SIZES}
+HALVES: dict[str, Any] = SIZES | {"n_heads": 8, "n_kv_heads": 4, "ffn": 512}  # each has whole blocks of 256 values
 MODELS: dict[str, Callable[[str], Shape]] = {
     "hybrid": lambda dtype: Shape("qwen35", dtype, d_state=128, **HYBRID),
     "small heads": lambda dtype: Shape("qwen35", dtype, d_state=32, **HYBRID),  # inputs without a fused kernel
+    "halves": lambda dtype: Shape("qwen3", dtype, n_layers=2, **HALVES),
+    "wide": lambda dtype: Shape("qwen3", dtype, n_layers=1, ffn=64, **(SIZES | {"hidden": 1024})),
     "attention": lambda dtype: Shape("qwen3", dtype, n_layers=2, ffn=256, **SIZES),
     "odd rows": lambda dtype: Shape("qwen3", dtype, n_layers=1, ffn=320, **(SIZES | {"hidden": 192})),  # no skinny GEMM
     "mixture": lambda dtype: Shape("qwen3moe", dtype, n_layers=1, expert_ffn=256, **SIZES),
@@ -114,10 +117,13 @@ REST = [  # 2 to 5 s each
 def test_trees_change_no_bit(
     pack: Pack, tmp_path: Path, model: str, dtype: str, kv: str, sampling: str, seed: int
 ) -> None:
-    """Random trees of 1 to 32 rows, with a swap, a copy, a fork or a read of the state between tokens."""
     path = write_model(tmp_path / "model.gguf", MODELS[model](dtype))
     options = {"pack": pack, "activations": "int8", "kv": kv, "context": 192, "batch_invariant": True}
-    engine = open_engine(path, draft="suffix", **options)
+    check_trees(open_engine(path, draft="suffix", **options), sampling, seed)
+
+
+def check_trees(engine: _engine.Engine, sampling: str, seed: int) -> None:
+    """Random trees of 1 to 32 rows, with a swap, a copy, a fork or a read of the state between tokens."""
     rng = np.random.default_rng(seed)
     prompt, turn = random_ids(int(rng.integers(50, 70)), VOCAB, seed).tolist(), rng.integers(0, VOCAB, 9).tolist()
     n, cut = 4, int(rng.integers(1, 4))
@@ -220,12 +226,27 @@ def test_a_gate_that_only_small_trees_could_fuse(pack: Pack, tmp_path: Path, see
     assert drafted.rows == plain.rows[: len(drafted.rows)] and len(drafted.rows) >= len(sizes)
 
 
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        ("hybrid", "Q8_0"),
+        pytest.param("halves", "Q4_K", marks=pytest.mark.slow),
+        pytest.param("wide", "Q8_0", marks=pytest.mark.slow),  # the kernel of many values adds large trees
+        pytest.param("attention", "BF16", marks=pytest.mark.slow),
+        pytest.param("mixture", "Q8_0", marks=pytest.mark.slow),
+    ],
+)
+def test_tensors_on_two_devices(pack_folder: Path, tmp_path: Path, model: str, dtype: str, seed: int) -> None:
+    """Ranks add each other's sums in one order, however many rows there are."""
+    packs = gpu_packs.load_on_devices(pack_folder, 2)
+    path = write_model(tmp_path / "model.gguf", MODELS[model](dtype))
+    options = {"pack": packs[0], "activations": "int8", "kv": "f16", "context": 192, "batch_invariant": True}
+    check_trees(open_engine(path, draft="suffix", others=packs[1:], split="tensor", **options), "drawn", seed)
+
+
 def test_layers_on_two_devices(pack_folder: Path, tmp_path: Path, seed: int) -> None:
     """Logits and tokens of one device, with drafts and without. The host takes the logarithms, in fp64."""
-    manifest = gpu_packs.manifest_of(pack_folder)
-    if len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])) < 2:
-        pytest.skip("one device is here, and a split needs two")
-    packs = [gpu_packs.load(pack_folder, manifest, index=i) for i in range(2)]
+    packs = gpu_packs.load_on_devices(pack_folder, 2)
     path = write_model(tmp_path / "model.gguf", MODELS["hybrid"]("Q8_0"))
     options = {"pack": packs[0], "activations": "int8", "kv": "f16", "context": 96, "batch_invariant": True}
     alone = open_engine(path, draft="suffix", decode_path="graph", **options)

@@ -298,8 +298,6 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> No
     narrow = write_model(folder / "narrow.gguf", Shape("qwen3", "Q4_K", n_layers=1, **{**QUANTISED, "ffn": 256}))
     with pytest.raises(UnsupportedError, match=r"blk\.0\.ffn_down\.weight .* 2 ranks cannot divide 256 columns"):
         open_engine(narrow, **both)
-    with pytest.raises(UnsupportedError, match="batch_invariant is not supported with split = tensor"):
-        open_engine(path, batch_invariant=True, **both)
     with pytest.raises(UnsupportedError, match="expert_slots and expert_memory are for a model on one device"):
         open_engine(written(folder, "qwen3moe"), expert_slots=4, **both)
     with pytest.raises(UnsupportedError, match=r"the layers of gemma4 .* Name one device"):

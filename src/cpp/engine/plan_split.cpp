@@ -245,8 +245,6 @@ SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "split = tensor: the megakernel runs on one device only, and every layer of this model is on ", names,
            ". Use decode_path = auto or graph");
-  LB_CHECK(!options.batch_invariant, kUnsupported, "batch_invariant is not supported with split = tensor (", names,
-           "). Use split = layer, or no batch_invariant");
   for (const DeviceSizes* device : devices)
     LB_CHECK(device->vendor() == devices[0]->vendor(), kUnsupported, "split = tensor: ", names,
              " are GPUs of two vendors, which cannot exchange values inside a step. Use split = layer");
