@@ -45,10 +45,13 @@ SHARE = ("--share", "6")  # a test's first case and a sixth of its other cases, 
 # Reports, the server, many tokens, a real model. These take minutes, and other tests cover a few of the same calls.
 NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve", "test_smollm2")
 DESELECTED = (
-    "test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
+    "host/test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
     # Long; other tests here run the same code.
-    "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",
-    "test_speculation.py::test_ten_thousand_tokens",
+    "host/test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",
+    "host/test_speculation.py::test_ten_thousand_tokens",
+    # A real model on the simulator.
+    "gpu/test_split.py::test_llm",
+    "gpu/test_split_drafts.py::test_llm",
 )
 
 
@@ -86,8 +89,7 @@ def tests() -> None:
     )
     skipped = [f"--ignore-glob=tests/host/test_{name}.py" for name in PYTHON_ONLY]
     # --capture=sys: a sanitizer's report goes to file descriptor 2 just before the process ends.
-    pytest = (sys.executable, *PYTEST, "-q", "--capture=sys")
-    skipped += [f"--deselect=tests/host/{test}" for test in DESELECTED]
+    pytest = (sys.executable, *PYTEST, "-q", "--capture=sys", *(f"--deselect=tests/{test}" for test in DESELECTED))
     run(*pytest, *skipped, *SHARE, "tests/host", env=env)
     other = [f"--ignore=tests/gpu/{name}.py" for name in NOT_SANITIZED]
     env["PYTHONMALLOC"] = "pymalloc"  # kernels access only arrays, which numpy allocates
