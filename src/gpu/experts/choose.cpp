@@ -52,12 +52,27 @@ void set_matrix(Gemv& p, int i, const ExpertMatrix& matrix, int n_experts, int n
     if (plane > 0) p.matrices[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
   }
 }
-GemvMatrix host_matrix(const void* w, const ExpertMatrix& matrix, int n_experts, int n_in) {
-  Gemv host = {};
-  ExpertMatrix all = matrix;
-  all.w = w;
-  set_matrix(host, 0, all, n_experts, n_in);
-  return host.matrices[0];
+
+// Adds the planes of n_out rows of a matrix, of which a block copies block_rows. All experts are at `host`, those in
+// slots at matrix.w.
+void add_planes(CopiedPlanes& planes, const MixExperts& op, const ExpertMatrix& matrix, const void* host, int n_out,
+                int n_in, int block_rows) {
+  const auto layout = [&](int experts) {
+    return quant::checked_plane_layout(matrix.type, experts * matrix.expert_rows, n_in);
+  };
+  const quant::PlaneLayout from = layout(op.n_experts), to = layout(op.slots.n);
+  for (int i = 0; i < from.n_planes; ++i) {
+    const size_t row = from.row_bytes[i], first = matrix.first_row * row, bytes = n_out * row;
+    const size_t stride = matrix.expert_rows * row, block = block_rows * row;
+    const auto* const source = static_cast<const uint8_t*>(host);
+    auto* const sink = static_cast<uint8_t*>(const_cast<void*>(matrix.w));
+    planes.of[planes.n++] = {.from = source + from.offset[i] + first,
+                             .to = sink + to.offset[i] + first,
+                             .stride = int(stride),
+                             .bytes = int(bytes),
+                             .block_bytes = int(block)};
+    if ((first | stride | bytes | block) % 16 != 0) planes.are_aligned = false;
+  }
 }
 void set_x(Gemv& p, const float* x, const RoundedRows& rounded, int n_in) {
   p.x = rounded;
@@ -168,10 +183,7 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
   float* const act_values = reinterpret_cast<float*>(base + layout.act_at);
   if (act_bits > 0) act = rounded_rows(base + layout.act_at, n_acts, op.ffn, act_bits == 16);
 
-  const auto host = [&](const ExpertMatrix& matrix, int n_in) {
-    const bool is_gate = matrix.w == op.gate.w, is_up = matrix.w == op.up.w;
-    return host_matrix(is_gate ? op.slots.gate : is_up ? op.slots.up : op.slots.down, matrix, op.n_experts, n_in);
-  };
+  const int n_tiles = ceil_div(op.ffn, kExpertTile);
   const auto gate_up = [&](const ExpertMatrix& first, const ExpertMatrix* second, float* sums, bool activates) {
     ExpertGateUp p = {.rows = {rows_of(first), rows_of(second != nullptr ? *second : first)},
                       .experts = op.experts,
@@ -191,20 +203,28 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
     set_matrix(p.gemv, 0, first, n_held, op.dim);
     if (second != nullptr) set_matrix(p.gemv, 1, *second, n_held, op.dim);
     if (result.slots.products_copy) {
-      p.copied.host[0] = host(first, op.dim);
-      if (second != nullptr) p.copied.host[1] = host(*second, op.dim);
+      const bool is_first = result.n_gate_up == 0;
+      const void* const up = op.up.w == op.gate.w ? op.slots.gate : op.slots.up;
+      p.copied = {.own = {.are_aligned = true},
+                  .down = {.are_aligned = true},
+                  .cache = op.slots.cache,
+                  .counts = op.slots.counts,
+                  .expert_bytes = result.slots.fill_params.pieces.bytes};
+      add_planes(p.copied.own, op, first, is_first ? op.slots.gate : up, op.ffn, op.dim, kExpertTile);
+      if (second != nullptr) add_planes(p.copied.own, op, *second, up, op.ffn, op.dim, kExpertTile);
+      const int down_rows = ceil_div(ceil_div(op.dim, n_tiles), 16) * 16;  // whole 16 bytes of each plane
+      if (is_first) add_planes(p.copied.down, op, op.down, op.slots.down, op.dim, op.ffn, down_rows);
     }
     if (shared != nullptr) {
       set_matrix(p.gemv, 2, shared_matrix(*shared->gate), 1, op.dim);
       set_matrix(p.gemv, 3, shared_matrix(*shared->up), 1, op.dim);
     }
-    result.gate_up[result.n_gate_up++] = {
-        checked({.kernel = kernel_of(first, op, what).gate_up,
-                 .grid = {uint32_t(ceil_div(op.ffn, kExpertTile)), uint32_t(y_blocks), 1},
-                 .block = {kExpertThreads, 1, 1},
-                 .overlap_previous = true},
-                target, what),
-        p};
+    result.gate_up[result.n_gate_up++] = {checked({.kernel = kernel_of(first, op, what).gate_up,
+                                                   .grid = {uint32_t(n_tiles), uint32_t(y_blocks), 1},
+                                                   .block = {kExpertThreads, 1, 1},
+                                                   .overlap_previous = true},
+                                                  target, what),
+                                          p};
   };
   if (op.gate.type == op.up.type) {
     gate_up(op.gate, &op.up, nullptr, true);
@@ -235,12 +255,6 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
   }
   set_x(down.gemv, act_values, act, op.ffn);
   set_matrix(down.gemv, 0, op.down, n_held, op.ffn);
-  if (result.slots.products_copy) {
-    down.copied = {.host = {host(op.down, op.ffn)},
-                   .cache = op.slots.cache,
-                   .counts = op.slots.counts,
-                   .expert_bytes = result.slots.fill_params.pieces.bytes};
-  }
   result.down = checked({.kernel = kernel_of(op.down, op, what).down,
                          .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32 * kExpertDownOuts)),
                                   uint32_t(std::min(op.rows, kMaxGridY)), 1},

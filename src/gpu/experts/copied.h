@@ -1,14 +1,13 @@
-// Copies of missing experts by the products that read them first (CopiedExperts). A block copies the rows that it
-// multiplies, from host memory to the expert's slot, and reads them there: blocks of experts that are present do not
-// wait, and the link works from the launch on.
+// Copies of missing experts by the products of gate and up (CopiedExperts). A block copies the rows that it multiplies,
+// from host memory to the expert's slot, and reads them there; then it copies its share of down, for the next launch.
+// Blocks of experts that are present do not wait, and the link works from the launch on.
 #pragma once
 
-#include "gpu/experts/copy_unit.h"
-#include "gpu/gemv/formats.h"
+#include "gpu/experts/shape.h"
 
 namespace lb::gpu {
 
-static_assert(kExpertThreads == kFillThreads && kExpertDownThreads == kFillThreads);  // of copy_unit
+inline constexpr int kCopyLoads = 8;  // loads in flight per thread
 
 // Whether none of n choices is this expert.
 LB_DEVICE bool is_absent(const int32_t* experts, int n, int expert) {
@@ -17,22 +16,41 @@ LB_DEVICE bool is_absent(const int32_t* experts, int n, int expert) {
   return true;
 }
 
-// Copies n consecutive rows, a row's bytes as in p. All threads of the block call it. The rows may be read after
-// copies_are_done().
-LB_DEVICE void copy_rows(const Gemv& p, const GemvMatrix& from, long from_row, const GemvMatrix& to, long to_row,
-                         int n) {
-  for (int i = 0; i < quant::kMaxPlanes; ++i) {
-    const int row_bytes = p.row_bytes[i], bytes = n * row_bytes;
-    if (row_bytes == 0) break;
-    const uint8_t* const source = plane(from, i) + from_row * row_bytes;
-    uint8_t* const sink = const_cast<uint8_t*>(plane(to, i)) + to_row * row_bytes;
-    const bool is_aligned = (reinterpret_cast<uintptr_t>(source) | reinterpret_cast<uintptr_t>(sink) | bytes) % 16 == 0;
-    for (int first = 0; first < bytes; first += kFillUnit)
-      copy_unit(source + first, sink + first, min(kFillUnit, bytes - first), is_aligned);
-  }
+// Bytes that this block copies of a plane.
+LB_DEVICE int own_bytes(const CopiedPlane& plane) {
+  return max(0, min(plane.block_bytes, plane.bytes - block_id() * plane.block_bytes));
 }
 
-// Earlier products of the slot are launches ago, so L1 has no line of its earlier expert.
+// The block's parts of all planes as one sequence, so that loads of a small plane do not wait for those of another one.
+template <class Unit>
+LB_DEVICE void copy_units(const CopiedPlanes& planes, int expert, int slot) {
+  int bytes = 0;
+  for (int i = 0; i < planes.n; ++i) bytes += own_bytes(planes.of[i]);
+  const int step = n_threads() * int(sizeof(Unit));
+  for (int first = thread_id() * int(sizeof(Unit)); first < bytes; first += kCopyLoads * step) {
+    Unit loaded[kCopyLoads] = {};
+    uint8_t* to[kCopyLoads] = {};
+    LB_UNROLL
+    for (int i = 0; i < kCopyLoads; ++i) {
+      int at = first + i * step, number = 0;
+      if (at >= bytes) continue;
+      while (at >= own_bytes(planes.of[number])) at -= own_bytes(planes.of[number++]);
+      const CopiedPlane& plane = planes.of[number];
+      at += block_id() * plane.block_bytes;
+      loaded[i] = load_stream<Unit>(plane.from + long(expert) * plane.stride + at);
+      to[i] = plane.to + long(slot) * plane.stride + at;
+    }
+    LB_UNROLL
+    for (int i = 0; i < kCopyLoads; ++i)
+      if (first + i * step < bytes) store(to[i], loaded[i]);
+  }
+}
+LB_DEVICE void copy_planes(const CopiedPlanes& planes, int expert, int slot) {
+  planes.are_aligned ? copy_units<u32x4>(planes, expert, slot) : copy_units<uint8_t>(planes, expert, slot);
+}
+
+// After it the block may read what it copied. Earlier products of the slot are launches ago, so L1 has no line of its
+// earlier expert.
 LB_DEVICE void copies_are_done() {
   device_fence();
   block_barrier();

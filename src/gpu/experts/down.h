@@ -5,7 +5,6 @@
 #pragma once
 
 #include "gpu/activation.h"
-#include "gpu/experts/copied.h"
 #include "gpu/experts/shape.h"
 #include "gpu/warp_sums.h"
 
@@ -14,19 +13,6 @@ namespace lb::gpu {
 // Choices whose weights a lane loads together, for both outputs: as many as registers allow.
 template <int kXBits>
 inline constexpr int kDownChoices = (kXBits < 16 ? 2 : 1) * (kHoldsEightPieces ? 2 : 1);
-
-// Copies n outputs from `first` on of the row's missing experts. Blocks of rows that share one write the same bytes.
-LB_DEVICE void copy_missing(const ExpertDown& p, int row, int first, int n) {
-  bool copies = false;
-  for (int j = 0; j < p.k; ++j) {
-    const int expert = p.experts[row * p.k + j], now = p.slots[expert];
-    if (now >= -1) continue;
-    copies = true;
-    copy_rows(p.gemv, p.copied.host[0], long(expert) * p.rows.per_expert + p.rows.first + first, p.gemv.matrices[0],
-              long(slot_to_fill(now)) * p.rows.per_expert + p.rows.first + first, n);
-  }
-  if (copies) copies_are_done();
-}
 
 // Sums of the two outputs over a batch of choices of a row. n_lanes is 32, or 16 where each half of the warp has
 // choices of its own. `choice` is the lane's first choice in the row, matrix_rows the rows of its choices' weights for
@@ -91,7 +77,7 @@ LB_DEVICE void down_outputs(const ExpertDown& p, int row, int out, int next_out)
   float shared[kExpertDownOuts] = {}, sums[kExpertDownOuts] = {};
   if (p.has_shared) shared_sums<Format>(p, out, next_out, shared);
   int own_slot = own_expert < 0 || p.slots == nullptr ? own_expert : p.slots[own_expert];
-  if (own_slot < -1) own_slot = slot_to_fill(own_slot);
+  if (own_slot < -1) own_slot = slot_to_fill(own_slot);  // copied by the products of gate and up
   const int n_lanes = p.gemv.row_pieces <= 16 ? 16 : 32, batch_choices = kChoices * 32 / n_lanes;
   for (int batch = 0; batch < p.k; batch += batch_choices) {
     const int choice = batch + lane() / n_lanes * kChoices;
@@ -133,17 +119,10 @@ template <class Format, int kChoices>
 LB_DEVICE void expert_down(const ExpertDown& p) {
   dependents_may_launch();
   wait_for_previous();
-  const bool copies = kReadsHostMemory && p.copied.host[0].w != nullptr;
-  if (copies && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
-    p.copied.counts->bytes = p.copied.cache->counts.bytes +=
-        (unsigned long long)p.copied.cache->fills.n * uint32_t(p.copied.expert_bytes);
   const int block_outs = n_warps() * kExpertDownOuts;
   for (int row = block_id_y(); row < p.n_rows; row += n_blocks_y()) {
-    for (int first = block_id() * block_outs; first < p.dim; first += n_blocks() * block_outs) {
-      if (copies) copy_missing(p, row, first, min(block_outs, p.dim - first));
-      const int out = first + warp() * kExpertDownOuts;
-      if (out < p.dim) down_outputs<Format, kChoices>(p, row, out, out + 1 < p.dim);
-    }
+    for (int out = block_id() * block_outs + warp() * kExpertDownOuts; out < p.dim; out += n_blocks() * block_outs)
+      down_outputs<Format, kChoices>(p, row, out, out + 1 < p.dim);
   }
 }
 

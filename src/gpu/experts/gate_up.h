@@ -84,7 +84,11 @@ template <class Format>
 LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
   dependents_may_launch();
   wait_for_previous();
-  const int first = block_id() * kExpertTile, n_acts = p.n_choices + p.has_shared;
+  const CopiedExperts& copied = p.copied;
+  if (kReadsHostMemory && copied.down.n > 0 && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
+    copied.counts->bytes = copied.cache->counts.bytes +=
+        (unsigned long long)copied.cache->fills.n * uint32_t(copied.expert_bytes);
+  const int n_acts = p.n_choices + p.has_shared;
   for (int choice = block_id_y(); choice < n_acts; choice += n_blocks_y()) {
     if (choice == p.n_choices) {
       gate_up_tile<Format, true>(p, choice, 0, -1, 0, tile);
@@ -93,18 +97,17 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
     const int expert = p.experts[choice];
     int slot = p.slots == nullptr ? expert : p.slots[expert], end = choice + 1;
     if (slot == -1) continue;
-    if (kReadsHostMemory && slot < 0) {  // the expert's first choice multiplies for all
+    const bool is_missing = kReadsHostMemory && slot < 0;
+    if (is_missing) {  // the expert's first choice multiplies for all
       if (!is_absent(p.experts, choice, expert)) continue;
       slot = slot_to_fill(slot);
       end = p.n_choices;
-      for (int i = 0; i < (p.has_both ? 2 : 1); ++i)
-        copy_rows(p.gemv, p.copied.host[i], long(expert) * p.rows[i].per_expert + p.rows[i].first + first,
-                  p.gemv.matrices[i], long(slot) * p.rows[i].per_expert + p.rows[i].first + first,
-                  min(kExpertTile, p.ffn - first));
+      copy_planes(copied.own, expert, slot);
       copies_are_done();
     }
     for (int other = choice; other < end; ++other)
       if (p.experts[other] == expert) gate_up_tile<Format, false>(p, other, other / p.k, expert, slot, tile);
+    if (is_missing) copy_planes(copied.down, expert, slot);
   }
 }
 

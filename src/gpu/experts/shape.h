@@ -19,10 +19,22 @@ struct ExpertRows {
   const float* bias;  // [n_experts, n_out] or null
 };
 
-// Experts that a pass's products copy from host memory to their slots as the first to read them: the blocks of other
-// experts do not wait.
+// Experts that a pass's products of gate and up copy from host memory to their slots: the blocks of other experts do
+// not wait. The blocks of a missing expert divide the bytes of its planes.
+struct CopiedPlane {
+  const uint8_t* from;     // the part to copy of the first expert in host memory
+  uint8_t* to;             // of the first slot
+  int stride;              // bytes from an expert to the next
+  int bytes, block_bytes;  // to copy, and by a block
+};
+struct CopiedPlanes {
+  CopiedPlane of[2 * quant::kMaxPlanes];
+  int n;
+  bool are_aligned;  // all parts of 16 bytes
+};
 struct CopiedExperts {
-  GemvMatrix host[2];  // all experts of matrices 0 and 1, in planes; w null: all experts are in their slots
+  CopiedPlanes own;   // of the launch's matrices: a block copies the rows that it multiplies. n == 0: nothing is copied
+  CopiedPlanes down;  // n == 0: another launch copies them
   ExpertCache* cache;
   ExpertCounts* counts;  // in host memory
   int expert_bytes;
@@ -62,7 +74,6 @@ struct ExpertDown {
   float* sums;  // [n_rows, k, dim] sums of each choice, written instead of y; null: not written
   int n_rows, k, dim;
   bool has_shared;  // row k of act() is the shared expert's, which replaces `shared`; summed in the order of a GEMV
-  CopiedExperts copied;
 };
 
 // Grouped products, for many rows. Choices are sorted by expert; the position of a choice is its place in that order.
