@@ -74,7 +74,7 @@ class EngineOptions:
     """Seed of requests without their own."""
     prefill_chunk: int | None = field(default=None, metadata=MODEL)
     """Prompt tokens computed at once, 1 to 4096. Larger is faster and takes more scratch memory. None: the target's
-    default, 512 on the CPU."""
+    default, 512 on the CPU; 2048 or more with experts in host memory, which each chunk copies."""
     decode_path: Literal["auto", "graph", "megakernel"] = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.
     The first start of a model on a device measures both."""

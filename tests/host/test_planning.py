@@ -18,7 +18,7 @@ from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, Uns
 from lucebox.measure import synthetic
 from lucebox.models.drafters import Drafters
 from lucebox.models.memory import ExpertPlan, MemoryPlan
-from lucebox.models.planning import plan_memory
+from lucebox.models.planning import Plan, plan_memory
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import Selection, targets
 from lucebox.packs.devices import resolve_vision_device
@@ -315,6 +315,28 @@ def test_expected_hits() -> None:
     hits = [ExpertPlan(256, 8, slots, 40, 1000, 1).expected_hits for slots in range(257)]
     assert hits[0] == 0 and hits[-1] == 1 and all(a < b for a, b in pairwise(hits))
     assert ExpertPlan(256, 8, 128, 40, 1000, 1).expected_link_bytes == pytest.approx((1 - hits[128]) * 8000)
+
+
+RESERVED = 256 << 20
+"""Device memory that no plan uses."""
+
+
+def chunk_of(plan: Plan) -> int:
+    return next(int(one.detail.split()[0]) for one in plan.memory.entries if one.name == "activations")
+
+
+def test_chunks_of_prompts_are_long_if_experts_are_in_host_memory(tmp_path: Path) -> None:
+    """Unless a chunk is given, or the longer one does not fit."""
+    path = tmp_path / "model.gguf"
+    synthetic.write_sparse(path, replace(synthetic.SHAPES["qwen35moe-35b-a3b"], vocab=2048), "35b", "Q4_K_M")
+    boards = {"RTX 3090": 512, "RTX 3060 12GB": 2048, "H200 SXM": 2048}
+    assert {board: chunk_of(plan_memory(path, board=board)) for board in boards} == boards
+    assert chunk_of(plan_memory(path, board="H200 SXM", expert_slots=64)) == 4096
+    default, given = (plan_memory(path, board="RTX 3060 12GB", prefill_chunk=chunk) for chunk in (None, 512))
+    assert chunk_of(given) == 512 and given.memory.experts.slots > default.memory.experts.slots
+    least = plan_memory(path, board="RTX 3060 12GB", expert_slots=8)
+    small = plan_memory(path, board="RTX 3060 12GB", memory_limit=least.memory.total_bytes + RESERVED - (100 << 20))
+    assert chunk_of(least) == 2048 and chunk_of(small) == 512 and small.memory.experts.slots >= 8
 
 
 def test_experts_need_nvidia_from_sm_80_on(tmp_path: Path) -> None:

@@ -11,10 +11,15 @@ namespace {
 
 // Tokens of the default context if experts are in host memory, and the least that keeps them out of it.
 constexpr int kExpertContext = 16384;
+// Default rows of a prompt's chunk if experts are in host memory, which each chunk copies. A device with longer chunks
+// of its own computes faster than it copies, so its chunks become longer, too.
+int expert_chunk(int device_chunk) { return std::max(2048, 2 * device_chunk); }
 
 class ExpertPlanner {
  public:
-  ExpertPlanner(const Models& models, const EnginePlanner& planner) : models_(models), planner_(planner) {}
+  // chunk: options.prefill_chunk if experts are in host memory; 0: as given.
+  ExpertPlanner(const Models& models, const EnginePlanner& planner, int chunk)
+      : models_(models), planner_(planner), chunk_(chunk) {}
 
   const ExpertProducts& experts() const { return models_.target->expert_products(); }
   // The plan with this many experts of each layer in device memory.
@@ -41,6 +46,10 @@ class ExpertPlanner {
     return static_cast<int>(std::min(n, size_t(experts().n)));
   }
   int max_context() const { return models_.target->info().max_context; }
+  // Takes the given chunk if the larger one leaves too little memory for this many experts.
+  void fit_chunk(int slots, const EngineOptions& options) {
+    if (!fits(slots, options)) chunk_ = 0;
+  }
 
  private:
   void set_slots(int slots, EngineOptions& options) const {
@@ -49,10 +58,12 @@ class ExpertPlanner {
     if (models_.draft) models_.draft->set_expert_slots(models_.draft->expert_products().n > 0 ? set : 0);
     options.expert_slots = set;
     if (set > 0 && options.context == 0) options.context = std::min(kExpertContext, max_context());
+    if (set > 0 && chunk_ > 0) options.prefill_chunk = chunk_;
   }
 
   const Models& models_;
   const EnginePlanner& planner_;
+  int chunk_;
 };
 
 constexpr const char* kNeedsNvidia = "experts in host memory need an NVIDIA GPU from sm_80 on";
@@ -74,9 +85,9 @@ std::optional<MemoryPlan> resident_plan(const ExpertPlanner& planner, EngineOpti
 }  // namespace
 
 MemoryPlan make_expert_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                            VisionTower* tower) {
+                            VisionTower* tower, bool has_own_chunk) {
   const EnginePlanner all(models, sizes, file_bytes, options, {}, tower);
-  const ExpertPlanner planner(models, all);
+  ExpertPlanner planner(models, all, has_own_chunk ? expert_chunk(options.prefill_chunk) : 0);
   const ExpertProducts& experts = planner.experts();
   if (asks_for_slots(options)) {
     LB_CHECK(experts.n > 0, kInvalid,
@@ -85,7 +96,9 @@ MemoryPlan make_expert_plan(const Models& models, const DeviceSizes& sizes, size
              "expert_slots and expert_memory need a GPU: on the CPU, all experts stay in the file's mapping");
     LB_CHECK(sizes.has_expert_slots(), kUnsupported, "expert_slots and expert_memory on ", sizes.name(), ": ",
              kNeedsNvidia);
-    return planner.at(planner.asked(options), options);
+    const int asked = planner.asked(options);
+    planner.fit_chunk(asked, options);
+    return planner.at(asked, options);
   }
   if (experts.n == 0 || sizes.maps_weights()) return all.plan(options);
   if (std::optional<MemoryPlan> plan = resident_plan(planner, options)) return std::move(*plan);
@@ -94,6 +107,7 @@ MemoryPlan make_expert_plan(const Models& models, const DeviceSizes& sizes, size
     } catch (const Error& error) {
       fail(error.code(), error.what(), ". This device must have all experts in its memory: ", kNeedsNvidia);
     }
+  planner.fit_chunk(experts.used, options);
   if (!planner.fits(experts.used, options)) return planner.at(experts.used, options);
   int low = experts.used, high = experts.n - 1;
   while (low < high) {

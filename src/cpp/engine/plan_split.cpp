@@ -310,7 +310,8 @@ SplitPlan make_split_plan(const OpenModels& opened, Devices devices, const Devic
            shares.size(), " shares for ", devices.size(), devices.size() == 1 ? " device" : " devices", " (",
            names_of(devices), "). Give one share for each device");
   if (draft_device != nullptr) return split_drafts(opened, devices, *draft_device, options, tower);
-  if (devices.size() == 1) return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower)};
+  if (devices.size() == 1)
+    return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower, has_own_chunk)};
   LB_CHECK(!asks_for_slots(options), kUnsupported,
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
   if (options.split.mode == SplitChoice::Mode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
