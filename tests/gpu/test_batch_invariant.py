@@ -229,10 +229,10 @@ def test_a_gate_that_only_small_trees_could_fuse(pack: Pack, tmp_path: Path, see
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [
-        ("hybrid", "Q8_0"),
+        ("attention", "BF16"),
+        pytest.param("hybrid", "Q8_0", marks=pytest.mark.slow),
         pytest.param("halves", "Q4_K", marks=pytest.mark.slow),
         pytest.param("wide", "Q8_0", marks=pytest.mark.slow),  # the kernel of many values adds large trees
-        pytest.param("attention", "BF16", marks=pytest.mark.slow),
         pytest.param("mixture", "Q8_0", marks=pytest.mark.slow),
     ],
 )
