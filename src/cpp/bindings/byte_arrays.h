@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
+#include "base/memory.h"
 #include "bindings/arrays.h"
 
 namespace lb {
@@ -17,6 +19,13 @@ using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind:
 
 inline std::span<const std::byte> span(const ConstBytes& bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
+}
+
+// Returns a numpy array that shares the memory.
+inline ByteArray shared(std::shared_ptr<Memory> memory) {
+  auto* const kept = new std::shared_ptr<Memory>(std::move(memory));
+  nanobind::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<Memory>*>(p); });
+  return ByteArray((*kept)->data(), {(*kept)->size()}, owner);
 }
 
 // Returns a numpy array that `fill` writes without the GIL.

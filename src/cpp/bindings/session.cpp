@@ -217,7 +217,7 @@ ByteArray pages_of(Session& session, int first, int count) {
 }
 
 ByteArray recurrent_of(Session& session) {
-  return filled(session.timeline().recurrent_bytes(), [&](auto to) { session.at_rest().read_recurrent(to); });
+  return shared(without_gil([&] { return session.at_rest().read_recurrent(); }));
 }
 
 ByteArray windows_of(Session& session) {

@@ -20,9 +20,9 @@ struct RecordedGraph final : Recording {
   gpu::Graph graph;
 };
 
-class DeviceMemory final : public Memory {
+class BufferMemory final : public Memory {
  public:
-  explicit DeviceMemory(gpu::Buffer buffer) : Memory(buffer.data(), buffer.size()), buffer_(std::move(buffer)) {}
+  explicit BufferMemory(gpu::Buffer buffer) : Memory(buffer.data(), buffer.size()), buffer_(std::move(buffer)) {}
 
  private:
   gpu::Buffer buffer_;
@@ -54,7 +54,7 @@ size_t GpuStream::planned_bytes(size_t scratch_bytes) {
 // Device memory with undefined contents; lent memory is zeroed.
 std::unique_ptr<Memory> GpuStream::allocate(size_t bytes) {
   if (lent_ != nullptr) return lent_->take(bytes);
-  return std::make_unique<DeviceMemory>(gpu::Buffer(pack_->device(), std::max<size_t>(bytes, 1)));
+  return std::make_unique<BufferMemory>(gpu::Buffer(pack_->device(), std::max<size_t>(bytes, 1)));
 }
 
 std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
@@ -95,6 +95,24 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
     done += part;
   }
   check_ranks();
+}
+
+void GpuStream::upload_async(void* to, const void* from, size_t bytes) {
+  queue().copy_to_device(static_cast<std::byte*>(to), from, bytes);
+}
+
+void GpuStream::download_async(void* to, const void* from, size_t bytes) {
+  queue().copy_to_host(to, static_cast<std::byte*>(const_cast<void*>(from)), bytes);
+}
+
+// Pinned memory, or pageable memory where the system pins no more.
+std::unique_ptr<Memory> GpuStream::reserve_on_host(size_t bytes) {
+  try {
+    return std::make_unique<BufferMemory>(gpu::Buffer(pack_->device(), bytes, gpu::Buffer::Kind::kPinned));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMemory) throw;
+    return std::make_unique<Arena>(bytes);
+  }
 }
 
 void GpuStream::wait() {

@@ -77,6 +77,9 @@ class GpuStream final : public Stream {
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
+  void upload_async(void* to, const void* from, size_t bytes) override;
+  void download_async(void* to, const void* from, size_t bytes) override;
+  std::unique_ptr<Memory> reserve_on_host(size_t bytes) override;
   void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override;

@@ -25,6 +25,7 @@
 #include "speculation/step_costs.h"
 #include "speculation/suffix.h"
 #include "state/sequence_state.h"
+#include "state/state_copies.h"
 
 namespace lb {
 
@@ -74,6 +75,8 @@ class Engine {
   // The rows of an image, encoded unless the store has them. key: names its pixels; rgb: [height, width, 3].
   std::shared_ptr<const EncodedImage> encode(const std::string& key, std::span<const uint8_t> rgb, int height,
                                              int width, const std::function<bool()>& interrupted) const;
+  // Host memory for copies of the sessions' recurrent states.
+  StateCopies& state_copies() const { return *state_copies_; }
   // Outputs of all sessions, for the suffix drafter; null without it.
   const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
   // Costs of a step on this device. None until the first session measures them or set_step_costs() sets them.
@@ -232,6 +235,7 @@ class Engine {
   std::vector<std::unique_ptr<Promise>> promises_;
   KvPools pools_;
   std::shared_ptr<EarlierOutputs> outputs_;
+  std::shared_ptr<StateCopies> state_copies_ = std::make_shared<StateCopies>();
   std::unique_ptr<VisionTower> tower_;
   std::unique_ptr<DeviceTower> device_tower_;  // null on the CPU
   mutable std::mutex tower_mutex_;

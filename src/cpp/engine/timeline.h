@@ -156,7 +156,7 @@ class Timeline {
   void read_windows(std::span<std::byte> to);
   std::unique_ptr<PageRun> share_windows();
   // Copies the recurrent state after the newest token. Folds first, which does not change later results.
-  void read_recurrent(std::span<std::byte> to);
+  std::shared_ptr<Memory> read_recurrent();
   // Whole pages: as bytes, or as pages of the KV cache.
   using PagePiece = std::variant<std::span<const std::byte>, const PageRun*>;
   struct Pieces {

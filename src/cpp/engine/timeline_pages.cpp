@@ -107,10 +107,12 @@ std::unique_ptr<PageRun> Timeline::share_windows() {
   return std::make_unique<PageRun>(state_.window_pool(), state_.window_pages(state_.n_tokens()));
 }
 
-void Timeline::read_recurrent(std::span<std::byte> to) {
+std::shared_ptr<Memory> Timeline::read_recurrent() {
   check_committed("read the recurrent state");
   const std::lock_guard lock(turn());
-  lb::read_recurrent(state_, to);
+  std::shared_ptr<Memory> copy = engine_->state_copies().take(state_.stream_of(0), recurrent_bytes());
+  lb::read_recurrent(state_, {copy->data(), copy->size()});
+  return copy;
 }
 
 int Timeline::own_floor() const {

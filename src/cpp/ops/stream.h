@@ -41,7 +41,11 @@ class Stream {
   virtual std::unique_ptr<Memory> reserve(size_t bytes) = 0;            // zeroed
   virtual void upload(void* to, const void* from, size_t bytes) = 0;    // from the host; `from` may be freed on return
   virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; complete on return
-  virtual void copy(void* to, const void* from, size_t bytes) = 0;      // within its memory, without overlap
+  // The same, complete after wait(). Memory of reserve_on_host() is copied without a stage.
+  virtual void upload_async(void* to, const void* from, size_t bytes) { upload(to, from, bytes); }
+  virtual void download_async(void* to, const void* from, size_t bytes) { download(to, from, bytes); }
+  virtual std::unique_ptr<Memory> reserve_on_host(size_t bytes) { return std::make_unique<Arena>(bytes); }
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;  // within its memory, without overlap
   virtual void zero(void* to, size_t bytes) = 0;
   virtual void wait() = 0;  // until all ops and copies sent are complete
   // Waits for the work sent before the previous pace(). Called at intervals, it bounds how far the host runs ahead of

@@ -1,6 +1,7 @@
 // The pool reads and writes pages; everything else goes through SequenceState::snapshot_parts.
 #include "state/pieces.h"
 
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -24,6 +25,12 @@ std::vector<Piece> recurrent_pieces(const SequenceState& state) {
         for (const StatePart& part : parts)
           for (const std::span<std::byte> memory : part) pieces.push_back({state.stream_of(shard), memory});
   return pieces;
+}
+
+void wait_for(const std::vector<Piece>& pieces) {
+  std::set<Stream*> streams;
+  for (const Piece& piece : pieces) streams.insert(&piece.stream);
+  for (Stream* stream : streams) stream->wait();
 }
 
 void check_pages(const SequenceState& state, int first, int count, size_t bytes) {
@@ -82,18 +89,22 @@ void write_windows(SequenceState& state, int n_tokens, std::span<const std::byte
 void read_recurrent(SequenceState& state, std::span<std::byte> to) {
   check_recurrent(state, to.size());
   state.fold();
-  for (const auto& [stream, memory] : recurrent_pieces(state)) {
-    stream.download(to.data(), memory.data(), memory.size());
+  const std::vector<Piece> pieces = recurrent_pieces(state);
+  for (const auto& [stream, memory] : pieces) {
+    stream.download_async(to.data(), memory.data(), memory.size());
     to = to.subspan(memory.size());
   }
+  wait_for(pieces);
 }
 
 void write_recurrent(SequenceState& state, std::span<const std::byte> from) {
   check_recurrent(state, from.size());
-  for (const auto& [stream, memory] : recurrent_pieces(state)) {
-    stream.upload(memory.data(), from.data(), memory.size());
+  const std::vector<Piece> pieces = recurrent_pieces(state);
+  for (const auto& [stream, memory] : pieces) {
+    stream.upload_async(memory.data(), from.data(), memory.size());
     from = from.subspan(memory.size());
   }
+  wait_for(pieces);
 }
 
 }  // namespace lb
