@@ -97,3 +97,15 @@ def test_page_runs(engine: _engine.Engine) -> None:
     decoder.sampler = _engine.Sampler(VOCAB)
     decoder.sync()
     assert decoder.decode(4) == expected[1:]
+
+
+def test_copies_of_states_take_free_memory_again(engine: _engine.Engine) -> None:
+    decoder = Decoder(engine, PROMPT)
+    first, second = decoder.session.read_recurrent(), decoder.session.read_recurrent()
+    address, kept = first.ctypes.data, second.copy()
+    assert np.array_equal(first, second) and second.ctypes.data != address
+    del first
+    decoder.decode(2)
+    third = decoder.session.read_recurrent()
+    assert third.ctypes.data == address and not np.array_equal(third, kept)
+    assert np.array_equal(second, kept)
