@@ -38,7 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="each value of a test's parameters, and about one of N of its other cases, always the same ones",
+        help="each value of a test's parameters, and about one of N of its other cases, always the same ones; of tests "
+        "marked first_case the first one",
     )
     parser.addoption(
         "--draws", type=int, default=0, metavar="N", help="only the tests that draw fresh inputs, N times each"
@@ -88,7 +89,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left_out = [], []
     for item in items:
         test, values, number = item.nodeid.partition("[")[0], _values(item), zlib.crc32(item.nodeid.encode())
-        is_kept = test not in seen or (number % share == 0 and (number % grids == 0 or not values <= seen[test]))
+        is_kept = test not in seen or (
+            number % share == 0
+            and (grids == 1 or not item.get_closest_marker("first_case"))
+            and (number % grids == 0 or not values <= seen[test])
+        )
         is_drawn = not draws or ("seed" in getattr(item, "fixturenames", ()) and not _has_own_seeds(item))
         if is_kept and is_drawn:
             seen.setdefault(test, set()).update(values)

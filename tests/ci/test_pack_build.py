@@ -320,6 +320,7 @@ def test_the_front_end_alone_finds_errors_in_templates(name: str, tmp_path: Path
         test_packs.check(name, python, list(FRONT_END[name]), [good, wrong])
 
 
+@pytest.mark.first_case
 @BOTH
 def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -> None:
     folder = tree(tmp_path, name, SPILLS)
@@ -362,6 +363,7 @@ def test_code_for_a_later_chip(tmp_path: Path) -> None:
     assert "LUCEBOX_RUNS_ON=sm_90: expected nothing, as gfx1151 is not NVIDIA's" in said
 
 
+@pytest.mark.first_case
 @BOTH
 def test_a_stack_fails_the_build(name: str, tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, name, STACK), name)

@@ -90,6 +90,7 @@ def test_any_type_and_dim(
     assert "attention_fp32_kernel" in ops.take_started(pack)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("types", (("F16", "F16"), ("BF16", "BF16"), ("q8_0", "wht4")))
 @pytest.mark.parametrize(
     ("heads", "n_past", "rows", "capacity", "window"),
@@ -180,6 +181,7 @@ SINKS = (
 )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("window", (0, 64, 100))
 @pytest.mark.parametrize("n_past", (0, 131))
 @pytest.mark.parametrize(("kernel", "types", "dim", "heads", "rows", "capacity"), SINKS)
@@ -196,6 +198,7 @@ def test_sinks_and_windows(
     assert kernel in started[0] and "attention_merge_kernel" in started
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("window", (0, 64))
 @pytest.mark.parametrize(
     ("kernel", "types", "dim", "rows"),
@@ -255,6 +258,7 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
     assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.125, gate, pack=pack))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("n_past", "is_tree"), ((0, True), (61, False), (700, True)))
 @pytest.mark.parametrize(
     ("dtype", "dim", "rows"), (("F16", 256, 22), ("BF16", 64, 5), ("F32", 96, 9), ("F16", 128, 64))

@@ -61,6 +61,7 @@ def test_pairs(
     assert started & {f"attention_{name}_packed_{dim}_kernel" for name in names}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dim", "heads", "rows", "n_past", "capacity"),
     ((64, 2, 63, 301, 0), (128, 1, 130, 129, 0), (256, 2, 70, 383, 0), (256, 6, 22, 190, 1500)),
@@ -126,6 +127,7 @@ def test_the_merge_rotates_and_rounds(pack: _engine.gpu.Pack, n_past: int, seed:
     attention_cases.check_rounded(pack, rng, plain, (q, *cache.pages, n_past, 128**-0.5, gate))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("async_copy", "shared"), ((False, 65536), (True, 101376)))
 @pytest.mark.parametrize(("dim", "rows"), ((256, 1), (256, 30), (64, 2), (128, 70)))
 def test_rings_of_smaller_chips(

@@ -111,6 +111,7 @@ REST = [  # 2 to 5 s each
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("model", "dtype", "kv", "sampling"), [*EVERYDAY, *(pytest.param(*case, marks=pytest.mark.slow) for case in REST)]
 )
@@ -146,6 +147,7 @@ def check_trees(engine: _engine.Engine, sampling: str, seed: int) -> None:
     assert drafted.session.draft_counts["verified"] + other.session.draft_counts["verified"] > 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "budget"),
     [

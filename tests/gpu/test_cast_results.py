@@ -43,6 +43,7 @@ def inputs(op: str, rows: int, dim: int, rng: np.random.Generator, head: int = H
     return {"o": numbers.reshape(shape), "z": other.reshape(shape), "w": w, "eps": 1e-3, "heads": shape[1], "dim": head}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "swiglu"])
 @pytest.mark.parametrize(
     ("dtype", "rows", "n_in"),
@@ -100,6 +101,7 @@ def gated_pack(pack_folder: Path) -> _engine.gpu.Pack:
     return gpu_packs.load(pack_folder, manifest)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("rows", "n_in", "n_ffn"), [(65, 256, 128), (130, 768, 200), (70, 1280, 500)])
 @pytest.mark.parametrize("dtype", GATED)
 def test_a_gate_in_the_epilogue_changes_no_bit(

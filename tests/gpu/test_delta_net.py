@@ -131,6 +131,7 @@ def between_projections(
     return product["y"], got["history"], got["pending"], *ops.delta_state_after(got)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("rows", "dtype", "order"), (
     (2, "Q6_K", "grouped"), (7, "Q4_K", "tiled"), (16, "Q4_K", "grouped"), (22, "Q5_K", "tiled"),
     (32, "Q4_K", "grouped"), (1, "Q4_K", "tiled"), (1, "Q4_K", "grouped"), (33, "Q4_K", "tiled"),

@@ -46,6 +46,7 @@ def options_of(name: str) -> dict[str, Any]:
     return INT8 if name in ("q8_0", "q6_k") else {}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "slots"),
     [

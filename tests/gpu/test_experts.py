@@ -65,6 +65,7 @@ GROUPED = [("Q4_K", "Q6_K"), ("Q8_0", "F16"), ("BF16", "Q8_0"), ("MXFP4", "MXFP4
            ("NVFP4", "F8_E4M3"), ("F32", "Q5_0"), ("IQ4_NL", "Q5_1")]  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("types", GROUPED)
 def test_rows_change_no_bit_of_a_row(pack: _engine.gpu.Pack, types: tuple[str, str], seed: int) -> None:
     """From 17 rows on, whichever tiles the rows fill: few rows take tiles of 16, many of 64. Up to 16 rows too, among
@@ -116,6 +117,7 @@ SHAPES = {
 EVERYDAY = {("qwen35moe", 7), ("joined", 64), ("qwen3moe", 1), ("gpt-oss", 7)}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "chunk"),
     [
@@ -190,6 +192,7 @@ def with_wider_shared_expert(path: Path, shape: Shape) -> Path:
     return gguf_files.write(path, gguf_files.metadata(replace(shape, shared_ffn=2 * shape.shared_ffn)), tensors)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dtype", "activations"),
     [

@@ -143,6 +143,7 @@ def of_graph(pack: _engine.gpu.Pack, data: Path) -> NDArray[np.float32]:
     return logits_of(open_vision(pack, decode_path="graph"), data / "tiny-vl", "graph")
 
 
+@pytest.mark.slow  # 6 s
 def test_steps_after_images(of_graph: NDArray[np.float32], data: Path) -> None:
     difference = largest_difference(of_graph, logits_of(open_vision(), data / "tiny-vl"))
     assert difference < SPREAD * tolerance("logits", "f32_device")

@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("scorer", "path"),
     [
@@ -108,6 +109,7 @@ def test_a_failure_brings_the_target_back(parked: Parked) -> None:
     parked.check()
 
 
+@pytest.mark.slow  # 14 s
 def test_threads_take_turns(parked: Parked) -> None:
     """Two threads drive a target and its scorer at the same time."""
     failures: list[BaseException] = []

@@ -177,6 +177,7 @@ def fp8_pack(pack_folder: Path, fp8_kernel: str) -> _engine.gpu.Pack:
     return gpu_packs.load(pack_folder, manifest)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("rows", "n_out", "n_in"), [(65, 3, 128), (130, 150, 640), (301, 129, 384), (70, 520, 1152)])
 def test_fp8_prompt(fp8_pack: _engine.gpu.Pack, fp8_kernel: str, rows: int, n_out: int, n_in: int, seed: int) -> None:
     """x is rounded to e4m3 with a scale per 128 values; blocks of any size, and blocks of zeros."""
@@ -241,6 +242,7 @@ def fp4_pack(pack_folder: Path, pack: _engine.gpu.Pack) -> _engine.gpu.Pack:
     return pack
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("rows", "n_out", "n_in"), [(65, 3, 64), (130, 150, 640), (301, 129, 448), (70, 520, 1216)])
 def test_fp4_prompt(fp4_pack: _engine.gpu.Pack, rows: int, n_out: int, n_in: int, seed: int) -> None:
     """x is rounded to NVFP4; rows of any size, and blocks of zeros."""
@@ -470,6 +472,7 @@ def chain(
     return first[0]["y"], of_last["y"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dtype", "last_dtype", "rows", "n_in", "n_out"), [case for case in CHAINS if case[1] != "F16"]
 )
@@ -496,6 +499,7 @@ def test_few_rows_to_a_norm(
     assert all(np.array_equal(a, b) for a, b in zip(run(n_last), (y, got), strict=True))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("dtype", "last_dtype", "rows", "n_in", "n_out"), CHAINS)
 def test_few_rows_to_a_gate(
     skinny_pack: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int

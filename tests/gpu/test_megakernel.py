@@ -79,6 +79,7 @@ def some(*, everyday: tuple[tuple[object, ...], ...], every: Iterable[tuple[obje
 OPTIONS: dict[str, dict[str, Any]] = {"greedy": {}, "penalised": PENALISED, "sampled": SAMPLED}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("family", "sampling"),
     some(
@@ -94,6 +95,7 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, sampling: str
     assert how.startswith("megakernel_plain_")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("shape", "n_prompt", "kv"),
     [
@@ -164,6 +166,7 @@ def test_checkpoints_of_few_bits(pack: _engine.gpu.Pack, write: Write, tmp_path:
     check_logits(pack, path)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dtype", "d_state"),
     some(
@@ -184,6 +187,7 @@ def test_heads_that_their_makers_gate(pack: _engine.gpu.Pack, write: Write, dtyp
     assert largest_difference(mega, graph) < most
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("dtype", "ffn"), [("Q8_0", 1056), ("Q4_K", 2560), ("Q6_K", 2304), ("F16", 2112)])
 def test_rows_of_several_pieces_a_thread(pack: _engine.gpu.Pack, write: Write, dtype: str, ffn: int) -> None:
     """Fewer threads than pieces share a row of the down projection, and the last pass is not whole; gate and up take
@@ -214,6 +218,7 @@ def test_weights_in_parts(pack: _engine.gpu.Pack, write: Write) -> None:
     assert ("in parts of 5 KB" in how) == ("a ring of" in how), how
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("family", "ahead", "sampling"),
     some(
@@ -243,6 +248,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
     assert np.array_equal(several, once)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dtype", "n_in", "block_rows", "chunk_bytes"),
     [

@@ -87,6 +87,7 @@ def test_two_runs_are_equal_in_every_bit(engine: _engine.Engine) -> None:
     assert np.array_equal(runs[0].session.logits(), runs[1].session.logits())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n_kept", [6, 5, 2])
 def test_steps_ahead_are_dropped(engine: _engine.Engine, n_kept: int) -> None:
     """The host continues with another token, or from an earlier point, after the next step has started."""
@@ -101,6 +102,7 @@ def test_steps_ahead_are_dropped(engine: _engine.Engine, n_kept: int) -> None:
     assert largest_difference(decoder.session.logits(), fresh.session.logits()) < CLOSE
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
 def test_tokens_that_nobody_chose(pack: _engine.gpu.Pack, model: Path, way: str) -> None:
     """The host continues with its tokens after the device has started to sample the next one."""
@@ -160,6 +162,7 @@ def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path:
     assert order_difference.mean() < tolerance("logits", "rounded_share") * rounding_difference.mean()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
 def test_a_token_that_cannot_be_chosen(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
     """The host notices non-finite logits after the next step has started; the session starts again."""

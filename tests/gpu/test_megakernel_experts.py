@@ -50,6 +50,7 @@ def pair(pack: _engine.gpu.Pack, path: Path, **options: Any) -> tuple[Decoder, D
     return graph, mega
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if name in ("hybrid", "odd") else pytest.mark.slow) for name in SHAPES],  # 3 to 10 s

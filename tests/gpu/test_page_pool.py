@@ -34,6 +34,7 @@ def n_used(engine: _engine.Engine) -> int:
     return engine.n_pages - engine.n_free_pages
 
 
+@pytest.mark.first_case
 def test_pages_that_come_late(engine: _engine.Engine) -> None:
     """With no pages to reach ahead, a step waits for the one before it, takes a page that is free by then, and goes
     on. Where none is, the row after it is an error, until one is."""
@@ -55,6 +56,7 @@ def test_pages_that_come_late(engine: _engine.Engine) -> None:
         assert made + decoder.decode(10 - len(made)) == expected
 
 
+@pytest.mark.first_case
 def test_fork_while_steps_run_ahead(engine: _engine.Engine) -> None:
     """Source and fork both continue after a step in flight; the source writes into a copy of the last page."""
     source = Decoder(engine, PROMPT)

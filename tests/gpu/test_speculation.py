@@ -151,6 +151,7 @@ ENDS: dict[str, Callable[[_engine.Session, _engine.Session], object]] = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("how", "is_pass"),
     [

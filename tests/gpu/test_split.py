@@ -108,6 +108,7 @@ def test_tokens(packs: list[_engine.gpu.Pack], folder: Path, family: str, draft:
     assert all(session.decode_path == "graph" for session in sessions)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("draft", ["none", "suffix"])
 def test_batches(packs: list[_engine.gpu.Pack], folder: Path, draft: str) -> None:
     """Passes over several sequences, some of them with a draft. In every second one the device chooses the tokens."""

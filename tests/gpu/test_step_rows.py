@@ -105,6 +105,7 @@ class Given:
         return ids, logprobs
 
 
+@pytest.mark.first_case
 @ways(DFLASH_MEGA, MTP_GRAPH, EXPERTS_MEGA)
 def test_plain_steps_leave_no_gap(pack: _engine.gpu.Pack, folder: Path, kind: str, way: str) -> None:
     """Over the end of a page, and looked at while a step runs."""

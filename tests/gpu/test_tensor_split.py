@@ -103,6 +103,7 @@ def widened(folder: Path, to: Path, ffn: int) -> Path:
     return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "name", ["gemma4_a", "phi3_a", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma4_c", "mistral3_a"))]
 )

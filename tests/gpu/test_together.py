@@ -146,6 +146,7 @@ def test_company_changes_no_bit(
         assert all(np.array_equal(a, b) for a, b in zip(want, got, strict=True))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kv", ["f16", "f32", "f32/f16", "f16/f32"])
 def test_attention_without_a_batched_kernel(pack: _engine.gpu.Pack, tmp_path: Path, kv: str, seed: int) -> None:
     """Heads of 32 over a context of two splits: a pass of two rows has the bits of passes of one."""

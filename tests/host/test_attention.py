@@ -39,6 +39,7 @@ def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
         assert np.array_equal(pages[0, :, 9:].tobytes(), poisoned(1, 2, k_type, 40)[0, :, 9:].tobytes())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("types", (("F32", "F32"), ("F16", "BF16"), ("BF16", "F16")))
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((8, 2, 256), (9, 3, 64), (4, 4, 40), (6, 1, 8)))
 def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim: int) -> None:
@@ -53,6 +54,7 @@ def test_tree(isa: str, dtype: str, dim: int, rows: int) -> None:
     attention_cases.tree({"isa": isa}, np.random.default_rng(rows), dtype, dim, rows)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 3), (1, 1), (100, 16), (70, 64), (2500, 5)))
 def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:
     for mask, (first_slot, window) in product(
@@ -62,6 +64,7 @@ def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:
         attention_cases.block({"isa": isa}, rng, ("F16", "F32"), 4, 2, 32, n_past, rows, 0, mask, **hidden)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (3, 65), (130, 7), (2500, 5), (200, 300)))
 @pytest.mark.parametrize("window", (0, 64, 129))
 def test_sinks(isa: str, n_past: int, rows: int, window: int, seed: int) -> None:
@@ -70,6 +73,7 @@ def test_sinks(isa: str, n_past: int, rows: int, window: int, seed: int) -> None
         attention_cases.sinks({"isa": isa}, rng, types, 6, 2, dim, n_past, rows, 0, window, rows == 7)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (3, 65), (130, 7), (2500, 5), (200, 300)))
 @pytest.mark.parametrize("window", (0, 64, 129))
 def test_images(isa: str, n_past: int, rows: int, window: int, seed: int) -> None:
@@ -78,6 +82,7 @@ def test_images(isa: str, n_past: int, rows: int, window: int, seed: int) -> Non
         attention_cases.images({"isa": isa}, rng, types, 6, 2, dim, n_past, rows, window)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))
 def test_a_row_has_the_same_bits_alone(isa: str, n_past: int, rows: int) -> None:
     """Rows of a tree, a short chain and a long chain equal the row computed alone after its path, across page and split

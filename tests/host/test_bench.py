@@ -143,6 +143,7 @@ def test_speculative_steps_are_measured_and_replayed(tmp_path: Path) -> None:
         assert next(csv.reader(recorded)) == list(rows[0])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "shape, preset",
     [

@@ -25,6 +25,7 @@ def want(llm: LLM, prompt: list[int], label: list[int]) -> float:
     return float(sum(row[token] for row, token in zip(rows, label, strict=True)))
 
 
+@pytest.mark.first_case
 def test_labels_have_the_scores_of_whole_texts(llm: LLM, seed: int) -> None:
     random = np.random.default_rng(seed)
     chunk = llm.options.prefill_chunk

@@ -52,6 +52,7 @@ def test_a_row_has_the_same_bits_alone(isa: str, rows: int) -> None:
         assert np.array_equal(o[0], tree[leaf])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("rows", (1, 20, 64))
 def test_threads_change_no_bit(isa: str, rows: int) -> None:
     shape, results = (1, 2, 128, 128), []

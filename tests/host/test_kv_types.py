@@ -221,6 +221,7 @@ def test_attention_of_trees_and_windows(isa: str, k_type: str, v_type: str) -> N
             attention_cases.compare({"isa": isa}, cache, q, 115, None, words, **hidden)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kv", TYPES)
 def test_a_row_attends_with_the_same_bits_alone(isa: str, kv: str) -> None:
     """A row of a tree, of a long chain and alone: over the ends of pages, with the values that the cache stores."""

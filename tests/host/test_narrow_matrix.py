@@ -77,6 +77,7 @@ def random_cases(kernel: str, n: int, rng: np.random.Generator) -> Cases:
     return cases
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n_vectors", [200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])  # 5 s
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_vectors(kernel: str, n_vectors: int) -> None:

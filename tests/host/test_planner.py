@@ -272,6 +272,7 @@ def test_a_sequential_drafter_drafts_as_deep_as_its_rows() -> None:
 # --- near the best width
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "accepted",
     [0.3, 0.6, 0.85, 0.95, *(pytest.param(chance, marks=pytest.mark.slow) for chance in (0.45, 0.75, 0.9))],  # 5 s
@@ -286,6 +287,7 @@ def test_within_three_percent_of_the_best_fixed_width(name: str, accepted: float
         assert run.time - time < 1.03 * best * (run.tokens - tokens)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", COSTS)
 def test_trees_with_branches_are_within_three_percent_of_the_best_fixed_width(name: str) -> None:
     chances = [0.55, 0.2, 0.08]
@@ -320,6 +322,7 @@ def test_rows_are_chosen_for_each_step() -> None:
     assert sorted(rows[0.6])[len(rows[0.6]) // 2] == 8
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("chance", [0.6, 0.85, 0.95])
 @pytest.mark.parametrize("name", ["bandwidth", "arithmetic", "free"])
 def test_with_experience_the_first_150_tokens_take_the_best_width(name: str, chance: float) -> None:

@@ -47,6 +47,7 @@ def folds(model: Path) -> bool:
 # --- bits
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("chunk", [64, 512])
 def test_a_hundred_turns_have_the_bits_of_cold_runs(model: Path, chunk: int) -> None:
     engine = open_engine(model, prefill_chunk=chunk, **FAST)

@@ -113,6 +113,7 @@ def result(report: selftest.Report, kernel: str) -> selftest.KernelResult:
     return next(result for result in report.kernels if result.kernel == kernel)
 
 
+@pytest.mark.slow  # 9 s
 def test_a_right_device_passes_every_kernel() -> None:
     heard: list[tuple[int, int]] = []
     report = selftest.run(Twin(), 1, lambda done, total, _: heard.append((done, total)))

@@ -171,6 +171,7 @@ def run_everything(engine: _engine.Engine) -> list[np.ndarray]:
     return results
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("activations", ["f32", "int8"])
 @pytest.mark.parametrize("name", ["wide_hybrid", "wide_attention"])
 def test_two_runs_and_two_threads_give_the_same_bits(folder: Path, name: str, isa: str, activations: str) -> None:

@@ -182,6 +182,7 @@ def test_waiting_for_another_block(sim: SimPack) -> None:
     assert out.tolist() == [5, 4, 3, 2, 1, 0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("depth", (16, 48))
 @pytest.mark.parametrize("kind", ("f16", "bf16"))
 def test_matrix_product(products: SimPack, kind: str, depth: int) -> None:

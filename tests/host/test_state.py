@@ -221,6 +221,7 @@ def test_long_chain_of_attention_keeps_any_prefix(attention: Path) -> None:
 # --- rewind
 
 
+@pytest.mark.first_case
 def test_rewind_to_every_reachable_length(model: Path, isa: str) -> None:
     engine = open_engine(model, isa=isa)
     ids = random_ids(70 + 40, VOCAB)

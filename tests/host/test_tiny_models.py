@@ -69,6 +69,7 @@ def test_golden_logits_and_layers(golden: Golden, isa: str) -> None:
     assert largest_difference(logits, golden.logits) < EXACT
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_chunks_agree(golden: Golden, isa: str, chunk: int) -> None:
     assert largest_difference(logits_of(open_engine(golden.model, isa=isa), golden.ids, chunk), golden.logits) < EXACT
@@ -295,6 +296,7 @@ def test_every_tensor_type(written: Write, family: str, dtype: str) -> None:
     check(written(shape), shape.vocab, "auto")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
 @pytest.mark.parametrize(
     "family", [name if name == "llama" else pytest.param(name, marks=pytest.mark.slow) for name in BY_TYPE]
@@ -559,6 +561,7 @@ def test_int8_activations_stay_close(written: Write, family: str, dtype: str, is
     assert mean_kl(expected(path, shape.vocab), got) < tolerance("kl", "int8")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kv", ["f16", "bf16"])
 @pytest.mark.parametrize("name", ["qwen35_a", "qwen3_a", "llama_a"])
 def test_narrow_kv_stays_close(data: Path, name: str, kv: str, isa: str) -> None:

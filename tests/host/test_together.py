@@ -78,6 +78,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ENGINES)
 def test_company_changes_no_bit(folder: Path, name: str, seed: int) -> None:
     options = dict(ENGINES[name])

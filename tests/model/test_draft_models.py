@@ -36,6 +36,7 @@ def accepted(engine: _engine.Engine, prompt: Sequence[int], text: Sequence[int],
     return counts
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("case", DFLASH, ids=lambda case: repr(case["prompt"][:20]))
 def test_dflash(checkpoint: Path, case: dict) -> None:
     engine = open_engine(checkpoint, DRAFT_FILE)

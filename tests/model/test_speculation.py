@@ -55,6 +55,7 @@ def check_acceptance(engine: _engine.Engine, cases: Sequence[dict[str, Any]], ex
     assert n_tokens / verified > 0.97 * expected
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("budget", BY_TREE)
 def test_trees_accept_as_recorded(checkpoint: Path, budget: int) -> None:
     check_acceptance(open_engine(checkpoint, str(DFLASH), draft_budget=budget), CASES, BY_TREE[budget])
@@ -68,6 +69,7 @@ def test_the_quantised_drafter_accepts_as_recorded(smollm2: Path, budget: int) -
     check_acceptance(engine, SMOLLM2_CASES, SMOLLM2_BY_TREE[budget])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("draft", "is_sampled"),
     [

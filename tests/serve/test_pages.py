@@ -62,6 +62,7 @@ def swaps_of(scheduler: Scheduler) -> list[int]:
     return paused
 
 
+@pytest.mark.first_case
 def test_more_than_the_cache_holds(llm: LLM, scheduler: Scheduler, alone: list[str]) -> None:
     assert sum(len(llm.ids(prompt)) + N for prompt in PROMPTS) > 2 * 512
     paused = swaps_of(scheduler)
@@ -85,6 +86,7 @@ def test_a_cancelled_request_gives_its_pages_back(llm: LLM, scheduler: Scheduler
     assert kept.answer().text == alone[7]
 
 
+@pytest.mark.first_case
 def test_the_oldest_goes_on(llm: LLM, scheduler: Scheduler) -> None:
     """Later requests never hold up the first one, and each ends in its turn."""
     sinks = [submit(scheduler, asked(llm, PROMPTS[-1], 250 - 10 * i))[1] for i in range(6)]
@@ -94,6 +96,7 @@ def test_the_oldest_goes_on(llm: LLM, scheduler: Scheduler) -> None:
     assert ends == sorted(ends)
 
 
+@pytest.mark.first_case
 def test_answers_of_one_prompt_share_its_pages(llm: LLM, scheduler: Scheduler) -> None:
     """The first one computes the prompt; the others fork it."""
     requests = [asked(llm, PROMPTS[5], 20, temperature=1.0, seed=seed) for seed in range(4)]

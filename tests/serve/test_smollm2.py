@@ -90,6 +90,7 @@ def test_tools_and_forms(server: Running) -> None:
     assert json.loads(answer.choices[0].message.content or "") == {"city": "Paris"}
 
 
+@pytest.mark.slow  # 10 s
 def test_disconnects_and_oversized_requests(server: Running) -> None:
     async def leave() -> None:
         stream = await server.async_openai().chat.completions.create(
