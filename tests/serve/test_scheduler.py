@@ -16,7 +16,7 @@ from lucebox import LLM, Sampling, _engine
 from lucebox.errors import CancelledError, InternalError, InvalidRequestError, OutOfMemoryError
 from lucebox.generation import mask_ahead
 from lucebox.generation.answer import Answer
-from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.generation.errors import BusyError, DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.events import PlainText, TextDelta
 from lucebox.generation.prefix_cache import PrefixCache
 from lucebox.generation.request import Failed, Finished, GenerationRequest, Item, Sink, Started
@@ -543,8 +543,10 @@ class Masks:
         self.n += 1
 
 
-def constrained(llm: LLM, constraint: Masks, max_tokens: int, sender: str = "") -> GenerationRequest:
-    return replace(asked(llm, max_tokens=max_tokens), constraint=constraint, sender=sender)
+def constrained(
+    llm: LLM, constraint: Masks, max_tokens: int, sender: str = "", prompt: str = TEXT
+) -> GenerationRequest:
+    return replace(asked(llm, prompt, max_tokens), constraint=constraint, sender=sender)
 
 
 @pytest.fixture
@@ -575,18 +577,35 @@ def test_a_slow_mask_delays_only_its_own_sequence(
     assert len(slow.answer().finished.ids) == 3  # type: ignore[union-attr]
 
 
+def test_masks_that_end_soon_do_not_count(closed: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may end while its next mask is computed, and so may those of many agents at the same time."""
+    monkeypatch.setattr(mask_ahead, "COUNTED_S", 60.0)
+    for _ in range(mask_ahead.MAX_ABANDONED):
+        mask_ahead.MaskAhead(Masks(closed, n=1), "agents", lambda: None).abandon()
+    mask_ahead.check_room("agents")
+    mask_ahead.MaskAhead(Masks(closed, n=1), "agents", lambda: None).abandon()
+    with pytest.raises(BusyError, match="constraints of your earlier requests are still being computed"):
+        mask_ahead.check_room("agents")
+    closed.set()
+    while mask_ahead._abandoned["agents"]:
+        time.sleep(0.001)
+    mask_ahead.check_room("agents")
+
+
 def test_masks_beyond_the_limit_fail_their_request(
     llm: LLM, scheduler: Scheduler, closed: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their threads cannot be stopped, so they count against their sender until they end."""
+    long = "Some words. " * 30
     monkeypatch.setattr(mask_ahead, "LIMIT_S", 0.1)
-    while mask_ahead._abandoned["slow"] <= mask_ahead.MAX_ABANDONED:
+    monkeypatch.setattr(mask_ahead, "COUNTED_S", 0.1)
+    while len(mask_ahead._abandoned["slow"]) <= mask_ahead.MAX_LONG:
         failed = Collected()
-        scheduler.submit([constrained(llm, Masks(closed), 3, "slow")], [failed])
+        scheduler.submit([constrained(llm, Masks(closed), 3, "slow", long)], [failed])
         assert isinstance(failed.until(Failed).error, InvalidRequestError)
     monkeypatch.setattr(mask_ahead, "LIMIT_S", 60.0)  # a busy machine may take long for a quick mask
     refused, other = Collected(), Collected()
-    requests = [constrained(llm, quick_masks(), 3, sender) for sender in ("slow", "other")]
+    requests = [constrained(llm, quick_masks(), 3, sender, long) for sender in ("slow", "other")]
     scheduler.submit(requests, [refused, other])
     assert api_error_of(refused.until(Failed).error).kind == "overloaded"
     assert other.answer().finished is not None
@@ -594,7 +613,8 @@ def test_masks_beyond_the_limit_fail_their_request(
     while mask_ahead._abandoned["slow"]:
         time.sleep(0.001)
     after = Collected()
-    scheduler.submit([constrained(llm, quick_masks(), 3, "slow")], [after])
+    scheduler.submit([constrained(llm, quick_masks(), 3, "slow", long)], [after])
+    assert after.until(Started).cached_tokens > 0, "a refusal drops no prefix"
     assert after.answer().finished is not None
 
 

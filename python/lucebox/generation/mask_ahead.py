@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -29,8 +29,11 @@ LIMIT_S = 3.0
 """For one mask, as for the compilation of a grammar."""
 LONG_S = 0.2
 """A mask that takes longer is computed at a low priority."""
-MAX_ABANDONED = 2
-"""Computations of a sender that still run although their request has ended: more refuse its further constraints."""
+COUNTED_S = 1.0
+MAX_ABANDONED, MAX_LONG = 32, 2
+"""Computations of a sender that still run although their request has ended, and those of them that have run for longer
+than COUNTED_S: more refuse its further constraints. A request often ends while its next mask is computed, so many
+quick ones are usual."""
 
 Mask = NDArray[np.uint32]
 
@@ -45,8 +48,8 @@ class _Job:
         self._began = time.monotonic()
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self.is_late = self._is_abandoned = False
-        """is_late: the caller no longer waits."""
+        self.is_late = False
+        """Whether the caller no longer waits."""
         self._thread_id = 0
         self._has_low_priority = False
         self._result: object = None
@@ -62,8 +65,7 @@ class _Job:
         with self._lock:
             self._done.set()
             is_late = self.is_late
-            if self._is_abandoned:
-                _abandoned[self._sender] -= 1
+            _abandoned[self._sender].discard(self)
         if is_late:
             self._on_late_end()
         return not self._has_low_priority
@@ -89,7 +91,7 @@ class _Job:
 
     def lower_priority(self) -> None:
         """Lets a thread that computes for long compete less for a core."""
-        is_long = not self.is_done and time.monotonic() - self._began > LONG_S
+        is_long = not self.is_done and self.seconds > LONG_S
         if is_long and not self._has_low_priority and sys.platform == "linux" and self._thread_id:
             self._has_low_priority = True
             os.setpriority(os.PRIO_PROCESS, self._thread_id, 15)
@@ -98,13 +100,17 @@ class _Job:
         """Counts the job against its sender until it ends, because nobody waits for it any more."""
         self.set_late()
         with self._lock:
-            if not self._done.is_set() and not self._is_abandoned:
-                self._is_abandoned = True
-                _abandoned[self._sender] += 1
+            if not self._done.is_set():
+                _abandoned[self._sender].add(self)
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
 
     @property
     def is_over_limit(self) -> bool:
-        return not self.is_done and time.monotonic() - self._began > LIMIT_S
+        return not self.is_done and self.seconds > LIMIT_S
 
     def result(self) -> object:
         """The result of a job that is done or over the limit.
@@ -112,7 +118,7 @@ class _Job:
         Raises:
             InvalidRequestError: it is over the limit. It runs on, and counts against its sender meanwhile.
         """
-        if not self._done.wait(max(0.0, self._began + LIMIT_S - time.monotonic())):
+        if not self._done.wait(max(0.0, LIMIT_S - self.seconds)):
             self.abandon()
             raise InvalidRequestError(f"the constraint is too complex: it takes more than {LIMIT_S:g} s")
         if self._error is not None:
@@ -120,7 +126,7 @@ class _Job:
         return self._result
 
 
-_abandoned: Counter[str] = Counter()
+_abandoned: defaultdict[str, set[_Job]] = defaultdict(set)  # by sender
 _idle: list[SimpleQueue[_Job | None]] = []  # the queues of idle threads
 _running: set[_Job] = set()
 
@@ -168,7 +174,8 @@ def check_room(sender: str) -> None:
     Raises:
         BusyError: there are too many of them.
     """
-    if _abandoned[sender] > MAX_ABANDONED:
+    running = list(_abandoned[sender])
+    if len(running) > MAX_ABANDONED or sum(job.seconds > COUNTED_S for job in running) > MAX_LONG:
         raise BusyError("constraints of your earlier requests are still being computed")
 
 

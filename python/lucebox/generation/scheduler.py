@@ -26,7 +26,7 @@ from lucebox import _engine
 from lucebox.errors import CancelledError, InternalError, InvalidRequestError, LuceboxError
 from lucebox.generation.driver import Driver
 from lucebox.generation.energy_shares import EnergyShares
-from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.generation.errors import BusyError, DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.kv_admission import KvAdmission
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.observer import Observer
@@ -43,6 +43,8 @@ MASK_PATIENCE_S = 0.005
 """How long a turn waits for masks. Most take microseconds, while the logits are computed."""
 LATE_MASK_POLL_S = 0.02
 
+NO_DAMAGE = (BusyError, CancelledError, DeadlineError, SchedulerClosedError)
+"""Errors that no damaged part of the prefix cache causes."""
 MIN_EARLIER_TOKENS = 2048  # minimum tokens of earlier outputs kept per sender
 
 
@@ -475,7 +477,7 @@ class Scheduler:
         try:
             part()
         except Exception as error:
-            if sequence.cached:
+            if sequence.cached and not isinstance(error, NO_DAMAGE):
                 ids = sequence.request.ids
                 self.cache.forget(sequence.session, ids, turn_ends(ids, self._model.end_ids), sequence.request.sender)
             self._end(sequence, error)
