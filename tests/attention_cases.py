@@ -138,8 +138,8 @@ def sinks(
     on: dict[str, Any], rng: np.random.Generator, types: tuple[str, str], heads: int, kv_heads: int, dim: int,
     n_past: int, rows: int, capacity: int = 0, window: int = 0, is_tree: bool = False,
 ) -> F32:  # fmt: skip
-    """A chain or a tree, whose heads have sinks: some small, some larger than any score, but not all, because the outputs
-    of these are the rounding errors of scores."""
+    """A chain or a tree, whose heads have sinks: some small, some larger than any score. Not all are, because the
+    outputs of such heads are mostly rounding errors of the scores."""
     cache = filled(n_past + rows, kv_heads, dim, *types, rng, capacity, on.get("isa", "auto"))
     parent, masks = random_tree(rows, rng) if is_tree else (None, None)
     q = normal(rng, rows, heads, dim) * np.float32(3)
