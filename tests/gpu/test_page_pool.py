@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gpu_packs
 import numpy as np
 import pytest
+from build_sim import build_sim
 from engines import Decoder, open_engine
 from lucebox import _engine
 from lucebox.errors import OutOfMemoryError
@@ -111,3 +113,17 @@ def test_copies_of_states_take_free_memory_again(engine: _engine.Engine) -> None
     third = decoder.session.read_recurrent()
     assert third.ctypes.data == address and not np.array_equal(third, kept)
     assert np.array_equal(second, kept)
+
+
+def test_states_in_memory_that_is_not_pinned(model: Path) -> None:
+    """A device that pins little."""
+    folder = build_sim()
+    refusing = gpu_packs.load(folder, gpu_packs.manifest_of(folder), index=6)
+    engine = open_engine(model, pack=refusing, kv="f16")
+    decoder, other = Decoder(engine, PROMPT + PROMPT[:4]), _engine.Session(engine)
+    expected = decoder.session.read_recurrent()
+    copies = [decoder.session.read_recurrent() for _ in range((10 << 20) // expected.nbytes + 1)]
+    assert all(np.array_equal(expected, copy) for copy in copies)
+    run, ids = decoder.session.share_pages(0, 1), np.array(decoder.ids, np.int32)
+    other.assemble(ids, [64], 0, [run], copies[-1])
+    assert np.array_equal(other.read_recurrent(), expected)
