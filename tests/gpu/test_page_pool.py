@@ -116,7 +116,6 @@ def test_copies_of_states_take_free_memory_again(engine: _engine.Engine) -> None
 
 
 def test_states_in_memory_that_is_not_pinned(model: Path) -> None:
-    """A device that pins little."""
     folder = build_sim()
     refusing = gpu_packs.load(folder, gpu_packs.manifest_of(folder), index=6)
     engine = open_engine(model, pack=refusing, kv="f16")

@@ -1,4 +1,4 @@
-"""Prompts that begin like earlier ones: their ids are those of the whole text, and only the rest is encoded."""
+"""Prompts that begin like earlier ones: they have the ids of the whole text, and only the rest is encoded."""
 
 from __future__ import annotations
 
@@ -48,11 +48,14 @@ CASES: dict[str, Callable[[Path], Tokenizer]] = {
 
 
 def test_separators(tmp_path: Path) -> None:
-    assert set(tiny_tokenizer().separators) == tiny_tokenizer().template_tokens
+    tiny = tiny_tokenizer()
+    assert set(tiny.separators(range(tiny.n_vocab)).values()) == tiny.template_tokens
     tokenizer = odd_tokenizer(tmp_path)
-    assert tokenizer.separators == {token: tokenizer.id_of(token) for token in ("<|end|>x", "<|sep|>")}
+    found = tokenizer.separators(range(tokenizer.n_vocab))
+    assert found == {tokenizer.id_of(token): token for token in ("<|end|>x", "<|sep|>")}
     for flag in ("lstrip", "rstrip", "single_word"):
-        assert odd_tokenizer(tmp_path, **{flag: True}).separators == {}
+        other = odd_tokenizer(tmp_path, **{flag: True})
+        assert other.separators(range(other.n_vocab)) == {}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -85,7 +88,6 @@ def conversation(n_turns: int) -> str:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the tokenizer encodes."""
     texts: list[str] = []
     original = Tokenizer.encode_marked
 

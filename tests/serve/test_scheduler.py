@@ -578,7 +578,7 @@ def test_a_slow_mask_delays_only_its_own_sequence(
 
 
 def test_masks_that_end_soon_do_not_count(closed: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may end while its next mask is computed, and so may those of many agents at the same time."""
+    """A request may end while its next mask is computed, and many agents' requests may end at the same time."""
     monkeypatch.setattr(mask_ahead, "COUNTED_S", 60.0)
     for _ in range(mask_ahead.MAX_ABANDONED):
         mask_ahead.MaskAhead(Masks(closed, n=1), "agents", lambda: None).abandon()

@@ -31,9 +31,9 @@ LONG_S = 0.2
 """A mask that takes longer is computed at a low priority."""
 COUNTED_S = 1.0
 MAX_ABANDONED, MAX_LONG = 32, 2
-"""Computations of a sender that still run although their request has ended, and those of them that have run for longer
-than COUNTED_S: more refuse its further constraints. A request often ends while its next mask is computed, so many
-quick ones are usual."""
+"""Computations of a sender that still run although their request has ended, and the ones among them that have run for
+longer than COUNTED_S: more refuse its further constraints. A request often ends while its next mask is computed, so a
+busy sender has many quick ones."""
 
 Mask = NDArray[np.uint32]
 
@@ -48,8 +48,7 @@ class _Job:
         self._began = time.monotonic()
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self.is_late = False
-        """Whether the caller no longer waits."""
+        self.is_late = False  # the caller no longer waits
         self._thread_id = 0
         self._has_low_priority = False
         self._result: object = None
@@ -65,7 +64,7 @@ class _Job:
         with self._lock:
             self._done.set()
             is_late = self.is_late
-            _abandoned[self._sender].discard(self)
+            _abandoned.get(self._sender, set()).discard(self)
         if is_late:
             self._on_late_end()
         return not self._has_low_priority
@@ -105,7 +104,6 @@ class _Job:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
         return time.monotonic() - self._began
 
     @property
@@ -174,7 +172,7 @@ def check_room(sender: str) -> None:
     Raises:
         BusyError: there are too many of them.
     """
-    running = list(_abandoned[sender])
+    running = list(_abandoned.get(sender, ()))
     if len(running) > MAX_ABANDONED or sum(job.seconds > COUNTED_S for job in running) > MAX_LONG:
         raise BusyError("constraints of your earlier requests are still being computed")
 

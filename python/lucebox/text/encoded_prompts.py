@@ -1,10 +1,9 @@
 """Token ids of long prompts. A prompt that begins like an earlier one, such as the next turn of a conversation, is
 encoded from its first difference on: text after a separator (Tokenizer.separators) does not depend on the text before
-it, so the ids are those of the whole text."""
+it, so the whole text has the same ids."""
 
 from __future__ import annotations
 
-import re
 import threading
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ MIN_CHARS = 1 << 12
 """Shorter prompts are encoded in about a millisecond."""
 MAX_CHARS = 1 << 23
 """Characters of all kept prompts, which take about 50 MB: eight conversations of 256K tokens."""
+NO_ENDS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,9 +28,8 @@ class _Prompt:
     text: str
     ids: Ids
     ends: NDArray[np.int64]
-    """[n_separators] characters up to the end of each separator."""
     n_ids: NDArray[np.int64]
-    """[n_separators] ids up to there."""
+    """ends, n_ids: [n_separators] characters and ids up to the end of each separator."""
     sender: str
 
     def n_shared(self, text: str) -> int:
@@ -55,9 +54,6 @@ class EncodedPrompts:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._separators = tokenizer.separators
-        spellings = sorted(self._separators, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, spellings)) or "(?!)")
         self._latest: list[_Prompt] = []
         self._lock = threading.Lock()
 
@@ -67,7 +63,7 @@ class EncodedPrompts:
         Raises:
             InvalidRequestError: as encode_marked.
         """
-        if len(text) < MIN_CHARS or not self._separators:
+        if len(text) < MIN_CHARS:
             return np.asarray(self._tokenizer.encode_marked(text), np.int32)
         with self._lock:
             earlier = [one for one in self._latest if one.sender == sender]
@@ -99,8 +95,12 @@ class EncodedPrompts:
 
     def _encoded(self, text: str, sender: str) -> _Prompt:
         ids = np.asarray(self._tokenizer.encode_marked(text), np.int32)
-        found = list(self._pattern.finditer(text))
-        places = np.flatnonzero(np.isin(ids, list(self._separators.values())))
-        if [self._separators[one[0]] for one in found] != ids[places].tolist():  # another token has part of one
-            found, places = [], places[:0]
-        return _Prompt(text, ids, np.array([one.end() for one in found], np.int64), places + 1, sender)
+        separators = self._tokenizer.separators(set(ids.tolist()))
+        places = np.flatnonzero(np.isin(ids, list(separators)))
+        if sum(map(text.count, separators.values())) != len(places):  # another token has part of a spelling
+            return _Prompt(text, ids, NO_ENDS, NO_ENDS, sender)
+        ends, end = [], 0
+        for i in ids[places].tolist():
+            end = text.index(separators[i], end) + len(separators[i])
+            ends.append(end)
+        return _Prompt(text, ids, np.array(ends, np.int64), places + 1, sender)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -69,8 +70,8 @@ class Tokenizer:
         self._bytes = token_bytes
         self._special = frozenset(special_ids)
         # Tokens that a template writes and a caller's text only quotes.
-        added = encoder.get_added_tokens_decoder().items()
-        self._marks = self._special | {i for i, token in added if _TAG.fullmatch(token.content)}
+        self._added: dict[int, AddedToken] = encoder.get_added_tokens_decoder()
+        self._marks = self._special | {i for i, token in self._added.items() if _TAG.fullmatch(token.content)}
         # Bytes of valid UTF-8 only: 0xC0, 0xC1 and 0xF5.. never occur in text.
         self._unwritable = unwritable - {0xC0, 0xC1, *range(0xF5, 0x100)}
         self.n_vocab = max(token_bytes) + 1
@@ -216,19 +217,21 @@ class Tokenizer:
         """The spellings of all control tokens, and of added tokens that look like a tag: <think>, [TOOL_CALLS]."""
         return frozenset(self._bytes[i].decode() for i in self._marks)
 
-    @property
-    def separators(self) -> dict[str, int]:
-        """Control tokens and tags, by their spelling, that separate texts: the ids of what precedes and what follows
-        one do not depend on each other. Empty if some tokens of the vocabulary depend on the characters beside them."""
-        added = self._encoder.get_added_tokens_decoder()
-        if any(token.single_word or token.lstrip or token.rstrip for token in added.values()):
+    def separators(self, ids: Iterable[int]) -> dict[int, str]:
+        """The control tokens and tags among these tokens that separate texts, with their spelling: the ids of what
+        precedes and of what follows one do not depend on each other. None if some tokens of the vocabulary depend on
+        the characters beside them."""
+        if self._depends_on_neighbours:
             return {}
-        spellings = [token.content for token in added.values()]
-        return {
-            token.content: i
-            for i, token in added.items()
-            if i in self._marks and not token.normalized and sum(token.content in other for other in spellings) == 1
-        }
+        return {i: self._added[i].content for i in self._marks.intersection(ids) if self._separates(i)}
+
+    @cached_property
+    def _depends_on_neighbours(self) -> bool:
+        return any(token.single_word or token.lstrip or token.rstrip for token in self._added.values())
+
+    def _separates(self, i: int) -> bool:
+        token = self._added[i]
+        return not token.normalized and sum(token.content in other.content for other in self._added.values()) == 1
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of token ids; invalid UTF-8 becomes U+FFFD. Control tokens are skipped by default."""

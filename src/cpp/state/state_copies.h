@@ -17,7 +17,7 @@ class StateCopies : public std::enable_shared_from_this<StateCopies> {
   std::shared_ptr<Memory> take(Stream& stream, size_t bytes);
 
  private:
-  static constexpr size_t kMaxFree = 4;
+  static constexpr size_t kMaxFree = 2;  // a turn of a conversation stores two states and drops two
   void give_back(std::unique_ptr<Memory> memory);
 
   std::mutex mutex_;

@@ -21,7 +21,7 @@ LB_DEVICE int own_bytes(const CopiedPlane& plane) {
   return max(0, min(plane.block_bytes, plane.bytes - block_id() * plane.block_bytes));
 }
 
-// The block's parts of all planes as one sequence, so that loads of a small plane do not wait for those of another one.
+// The block's parts of all planes as one sequence, so that loads of a small plane do not wait for another plane's.
 template <class Unit>
 LB_DEVICE void copy_units(const CopiedPlanes& planes, int expert, int slot) {
   int bytes = 0;
