@@ -78,7 +78,7 @@ def large_bodies() -> dict[str, Body]:
     return {
         **{f"chain: {name}": chat_body(fields) for name, fields in hostile.CHAINS.items()},
         "compile: enum": chat_body(hostile.SLOW["enum"]),
-        **hostile.bodies(),
+        **{name: (path, make()) for name, (path, make) in hostile.BODIES.items()},
         "1 MiB to tokenize": ("/v1/tokenize", b'{"with_pieces":true,"content":"' + text[: 1 << 20] + b'"}'),
         "a prompt of 21 MB": ("/v1/chat/completions", long),
         "a prompt of 21 MB to count": ("/v1/messages/count_tokens", long),

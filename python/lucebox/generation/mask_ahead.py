@@ -57,6 +57,8 @@ class _Job:
     def run(self) -> bool:
         """Runs the computation; False: its thread has a low priority now."""
         self._thread_id = threading.get_native_id()
+        if self in _abandoned.get(self._sender, ()):
+            self.lower_priority(after_s=0)
         try:
             self._result = self._compute()
         except Exception as error:
@@ -88,12 +90,13 @@ class _Job:
             self.is_late = True
         self.lower_priority()
 
-    def lower_priority(self) -> None:
-        """Lets a thread that computes for long compete less for a core."""
-        is_long = not self.is_done and self.seconds > LONG_S
-        if is_long and not self._has_low_priority and sys.platform == "linux" and self._thread_id:
-            self._has_low_priority = True
-            os.setpriority(os.PRIO_PROCESS, self._thread_id, 15)
+    def lower_priority(self, after_s: float = LONG_S) -> None:
+        """Lets a computation that has run for so long compete less for a core."""
+        with self._lock:  # until then the thread is not another job's
+            is_long = not self._done.is_set() and self.seconds >= after_s
+            if is_long and not self._has_low_priority and sys.platform == "linux" and self._thread_id:
+                self._has_low_priority = True
+                os.setpriority(os.PRIO_PROCESS, self._thread_id, 15)
 
     def abandon(self) -> None:
         """Counts the job against its sender until it ends, because nobody waits for it any more."""
@@ -101,6 +104,7 @@ class _Job:
         with self._lock:
             if not self._done.is_set():
                 _abandoned[self._sender].add(self)
+        self.lower_priority(after_s=0)
 
     @property
     def seconds(self) -> float:
