@@ -205,15 +205,14 @@ ExpertLaunches choose_by_output(const MixExperts& op, const std::string& what, v
     if (result.slots.products_copy) {
       const bool is_first = result.n_gate_up == 0;
       const void* const up = op.up.w == op.gate.w ? op.slots.gate : op.slots.up;
-      p.copied = {.own = {.are_aligned = true},
-                  .down = {.are_aligned = true},
+      p.copied = {.planes = {{.are_aligned = true}, {.are_aligned = true}},
                   .cache = op.slots.cache,
                   .counts = op.slots.counts,
                   .expert_bytes = result.slots.fill_params.pieces.bytes};
-      add_planes(p.copied.own, op, first, is_first ? op.slots.gate : up, op.ffn, op.dim, kExpertTile);
-      if (second != nullptr) add_planes(p.copied.own, op, *second, up, op.ffn, op.dim, kExpertTile);
+      add_planes(p.copied.planes[kOwnPlanes], op, first, is_first ? op.slots.gate : up, op.ffn, op.dim, kExpertTile);
+      if (second != nullptr) add_planes(p.copied.planes[kOwnPlanes], op, *second, up, op.ffn, op.dim, kExpertTile);
       const int down_rows = ceil_div(ceil_div(op.dim, n_tiles), 16) * 16;  // whole 16 bytes of each plane
-      if (is_first) add_planes(p.copied.down, op, op.down, op.slots.down, op.dim, op.ffn, down_rows);
+      if (is_first) add_planes(p.copied.planes[kDownPlanes], op, op.down, op.slots.down, op.dim, op.ffn, down_rows);
     }
     if (shared != nullptr) {
       set_matrix(p.gemv, 2, shared_matrix(*shared->gate), 1, op.dim);

@@ -7,8 +7,6 @@
 
 namespace lb::gpu {
 
-inline constexpr int kCopyLoads = 8;  // loads in flight per thread
-
 // Whether none of n choices is this expert.
 LB_DEVICE bool is_absent(const int32_t* experts, int n, int expert) {
   for (int i = 0; i < n; ++i)
@@ -21,17 +19,18 @@ LB_DEVICE int own_bytes(const CopiedPlane& plane) {
   return max(0, min(plane.block_bytes, plane.bytes - block_id() * plane.block_bytes));
 }
 
-// The block's parts of all planes as one sequence, so that loads of a small plane do not wait for another plane's.
-template <class Unit>
+// The block's parts of all planes as one sequence, so that loads of a small plane do not wait for another plane's. A
+// thread has kLoads in flight.
+template <class Unit, int kLoads>
 LB_DEVICE void copy_units(const CopiedPlanes& planes, int expert, int slot) {
   int bytes = 0;
   for (int i = 0; i < planes.n; ++i) bytes += own_bytes(planes.of[i]);
   const int step = n_threads() * int(sizeof(Unit));
-  for (int first = thread_id() * int(sizeof(Unit)); first < bytes; first += kCopyLoads * step) {
-    Unit loaded[kCopyLoads] = {};
-    uint8_t* to[kCopyLoads] = {};
+  for (int first = thread_id() * int(sizeof(Unit)); first < bytes; first += kLoads * step) {
+    Unit loaded[kLoads] = {};
+    uint8_t* to[kLoads] = {};
     LB_UNROLL
-    for (int i = 0; i < kCopyLoads; ++i) {
+    for (int i = 0; i < kLoads; ++i) {
       int at = first + i * step, number = 0;
       if (at >= bytes) continue;
       while (at >= own_bytes(planes.of[number])) at -= own_bytes(planes.of[number++]);
@@ -41,12 +40,13 @@ LB_DEVICE void copy_units(const CopiedPlanes& planes, int expert, int slot) {
       to[i] = plane.to + long(slot) * plane.stride + at;
     }
     LB_UNROLL
-    for (int i = 0; i < kCopyLoads; ++i)
+    for (int i = 0; i < kLoads; ++i)
       if (first + i * step < bytes) store(to[i], loaded[i]);
   }
 }
+// Planes of other than whole units are those of odd sizes, which only tests have.
 LB_DEVICE void copy_planes(const CopiedPlanes& planes, int expert, int slot) {
-  planes.are_aligned ? copy_units<u32x4>(planes, expert, slot) : copy_units<uint8_t>(planes, expert, slot);
+  planes.are_aligned ? copy_units<u32x4, 8>(planes, expert, slot) : copy_units<uint8_t, 1>(planes, expert, slot);
 }
 
 // After it the block may read what it copied. Earlier products of the slot are launches ago, so L1 has no line of its

@@ -85,7 +85,7 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
   dependents_may_launch();
   wait_for_previous();
   const CopiedExperts& copied = p.copied;
-  if (kReadsHostMemory && copied.down.n > 0 && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
+  if (kReadsHostMemory && copied.planes[kDownPlanes].n > 0 && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
     copied.counts->bytes = copied.cache->counts.bytes +=
         (unsigned long long)copied.cache->fills.n * uint32_t(copied.expert_bytes);
   const int n_acts = p.n_choices + p.has_shared;
@@ -102,12 +102,14 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
       if (!is_absent(p.experts, choice, expert)) continue;
       slot = slot_to_fill(slot);
       end = p.n_choices;
-      copy_planes(copied.own, expert, slot);
-      copies_are_done();
     }
-    for (int other = choice; other < end; ++other)
-      if (p.experts[other] == expert) gate_up_tile<Format, false>(p, other, other / p.k, expert, slot, tile);
-    if (is_missing) copy_planes(copied.down, expert, slot);
+    for (int part = kOwnPlanes; part <= (is_missing ? kDownPlanes : kOwnPlanes); ++part) {  // the copy's code once
+      if (is_missing) copy_planes(copied.planes[part], expert, slot);
+      if (part == kDownPlanes) break;
+      if (is_missing) copies_are_done();
+      for (int other = choice; other < end; ++other)
+        if (p.experts[other] == expert) gate_up_tile<Format, false>(p, other, other / p.k, expert, slot, tile);
+    }
   }
 }
 

@@ -32,9 +32,10 @@ struct CopiedPlanes {
   int n;
   bool are_aligned;  // all parts of 16 bytes
 };
+// The launch's own matrices, of which a block copies the rows that it multiplies, and down.
+enum CopiedPart { kOwnPlanes, kDownPlanes };
 struct CopiedExperts {
-  CopiedPlanes own;   // of the launch's matrices: a block copies the rows that it multiplies. n == 0: nothing is copied
-  CopiedPlanes down;  // n == 0: another launch copies them
+  CopiedPlanes planes[2];  // n == 0: nothing is copied, or another launch copies down
   ExpertCache* cache;
   ExpertCounts* counts;  // in host memory
   int expert_bytes;
