@@ -69,7 +69,7 @@ NEEDS = {
 TUNING = {
     "matvec_threads_per_sm": (32, 2048, 32),
     "speculation_budget": (1, 64, 1),
-    "prefill_chunk": (64, 4096, 64),
+    "prefill_chunk": (64, 8192, 64),
     "megakernel_max_mib": (0, 1 << 20, 1),
     "megakernel_max_kv_mib": (0, 1 << 20, 1),
 }

@@ -73,7 +73,7 @@ class EngineOptions:
     seed: int = field(default=0, metadata=HOST)
     """Seed of requests without their own."""
     prefill_chunk: int | None = field(default=None, metadata=MODEL)
-    """Prompt tokens computed at once, 1 to 4096. Larger is faster and takes more scratch memory. None: the target's
+    """Prompt tokens computed at once, 1 to 8192. Larger is faster and takes more scratch memory. None: the target's
     default, 512 on the CPU; 2048 or more with experts in host memory, which each chunk copies."""
     decode_path: Literal["auto", "graph", "megakernel"] = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.

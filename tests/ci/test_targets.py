@@ -179,7 +179,7 @@ def test_an_unknown_need_is_refused(tree: Path) -> None:
             "tuning.matvec_threads_per_sm: expected 32 to 2048, a multiple of 32, got 500",
         ),
         ("budget = 22", "budget = 65", "tuning.speculation_budget: expected 1 to 64, got 65"),
-        ("chunk = 512", "chunk = 96", "tuning.prefill_chunk: expected 64 to 4096, a multiple of 64, got 96"),
+        ("chunk = 512", "chunk = 96", "tuning.prefill_chunk: expected 64 to 8192, a multiple of 64, got 96"),
         ("sm_count = 82", "sm_count = 0", "boards[0].sm_count: expected more than 0, got 0"),
         ('"spill"', '"slow"', "exceptions[0].what: expected one of spill, got 'slow'"),
     ],

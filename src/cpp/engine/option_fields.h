@@ -26,7 +26,7 @@ struct ModelOptions {
   // Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or two
   // of them as K/V: "q8_0/q4_0".
   KvTypes kv;
-  // Prompt tokens computed at once, 1 to 4096. 0: the target's default, 512 on the CPU; 2048 or more with experts in
+  // Prompt tokens computed at once, 1 to 8192. 0: the target's default, 512 on the CPU; 2048 or more with experts in
   // host memory, which each chunk copies.
   int prefill_chunk = 0;
   // Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. 0: all that is free.

@@ -136,8 +136,8 @@ std::string mib(size_t bytes) { return with_unit(bytes / 1048576.0, " MiB"); }
 
 void check_model_options(const ModelOptions& options) {
   LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
-  LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
-           "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
+  LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 8192, kInvalid,
+           "prefill_chunk must be between 1 and 8192, got ", options.prefill_chunk);
 }
 
 void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
