@@ -31,7 +31,6 @@ bool products_copy(int rows, int k, const ExpertSlots& slots) {
 FindExperts find_of(const ExpertSlots& slots, const int32_t* experts, int rows, int k, int n_experts) {
   return {.experts = experts,
           .cache = slots.cache,
-          .counts = slots.counts,
           .n_choices = rows * k,
           .n_experts = n_experts,
           .n_slots = slots.n,

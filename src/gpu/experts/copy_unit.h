@@ -23,4 +23,11 @@ LB_DEVICE void copy_unit(const uint8_t* from, uint8_t* to, int bytes, bool is_al
   }
 }
 
+// Adds a pass's copies to the counts and writes them to host memory: in a launch that goes on for long, as the end of a
+// launch waits for its writes. One thread.
+LB_DEVICE void count_copies(ExpertCache& cache, int expert_bytes, ExpertCounts* host) {
+  cache.counts.bytes += (unsigned long long)cache.fills.n * uint32_t(expert_bytes);
+  *host = cache.counts;
+}
+
 }  // namespace lb::gpu

@@ -12,8 +12,6 @@ namespace lb::gpu {
 
 static_assert(kFindThreads == 512);  // as the launch bounds below say
 
-inline constexpr uint64_t kStays = ~uint64_t(0);
-
 // Threads before this one that vote, and all that do. counts: [n_warps()] in shared memory.
 struct Rank {
   int before, all;
@@ -31,24 +29,53 @@ LB_DEVICE Rank block_rank(bool vote, int* counts) {
   return rank;
 }
 
-LB_DEVICE void note_uses(ExpertCache& cache, int expert, uint32_t clock, uint32_t count, int n_choices) {
-  cache.uses[expert] = (cache.uses[expert] >> (clock % kAgingPasses == 0)) + count * kPassUses / uint32_t(n_choices);
+// The cache's state of this thread's expert.
+struct ExpertState {
+  uint32_t clock;
+  int slot;
+  uint32_t uses, last, served;
+};
+LB_DEVICE ExpertState load_state(const ExpertCache& cache, int n_experts) {
+  const int expert = thread_id();
+  if (expert >= n_experts) return {cache.clock, -1, 0, 0, 0};
+  return {cache.clock, cache.slots[expert], cache.uses[expert], cache.last[expert], cache.served[expert]};
+}
+LB_DEVICE void note_uses(ExpertCache& cache, ExpertState& state, int expert, uint32_t clock, uint32_t count,
+                         int n_choices) {
+  state.uses = (state.uses >> (clock % kAgingPasses == 0)) + count * kPassUses / uint32_t(n_choices);
+  if (count > 0) state.last = clock;
+  cache.uses[expert] = state.uses;
+  cache.last[expert] = state.last;
   cache.chosen[expert] += count;
-  if (count > 0) cache.last[expert] = clock;
+}
+
+// Experts leave in ascending order of their keys, which all differ.
+inline constexpr uint64_t kStays = ~uint64_t(0);
+inline constexpr int kExpertBits = 9, kUsesShift = 32 + kExpertBits;
+static_assert(kMaxExperts <= 1 << kExpertBits);
+static_assert(kUsesShift < 64 && uint64_t(2 * kAgingPasses * kPassUses) < uint64_t(1) << (64 - kUsesShift));
+LB_DEVICE uint64_t key_of(const ExpertState& state, int expert) {
+  return uint64_t(state.uses) << kUsesShift | uint64_t(state.last) << kExpertBits | uint32_t(expert);
+}
+LB_DEVICE uint64_t block_min(uint64_t key, uint64_t* warp_keys) {
+  const uint64_t of_warp = warp_min(key);
+  if (lane() == 0) store(warp_keys + warp(), of_warp);
+  block_barrier();
+  return warp_min(lane() < n_warps() ? load<uint64_t>(warp_keys + lane()) : kStays);
 }
 
 // Shared memory of find_experts.
 struct FindMemory {
   int* counts;     // [kMaxExperts] choices of each expert
-  uint64_t* keys;  // [kMaxExperts] experts leave in ascending order of their keys
-  int* leaving;    // [kMaxExperts] the experts that leave, in order
+  int* slots;      // [kMaxExperts] that experts leave
+  uint64_t* keys;  // [2, warps] for block_min, which one barrier separates from the one before the last
   int* warp_counts;
 };
 
-// One block, a thread per expert. The block's threads have not yet met since they wrote p.experts.
-LB_DEVICE void find_experts(const FindExperts& p, const FindMemory& memory) {
-  int *const counts = memory.counts, *const leaving = memory.leaving;
-  uint64_t* const keys = memory.keys;
+// One block, a thread per expert. The block's threads have not yet met since they wrote p.experts. state: loaded before
+// the route was known, so that its latency is not added to the router's.
+LB_DEVICE void find_experts(const FindExperts& p, ExpertState state, const FindMemory& memory) {
+  int* const counts = memory.counts;
   ExpertCache& cache = *p.cache;
   const int expert = thread_id();
   const bool is_expert = expert < p.n_experts;
@@ -57,32 +84,25 @@ LB_DEVICE void find_experts(const FindExperts& p, const FindMemory& memory) {
   for (int i = thread_id(); i < p.n_choices; i += n_threads()) atomic_add(counts + p.experts[i], 1);
   block_barrier();
 
-  const uint32_t clock = cache.clock + (p.group == 0), count = uint32_t(load<int>(counts + expert));
-  const int slot = is_expert ? cache.slots[expert] : -1;
-  const bool is_wanted = is_expert && count > 0 && (p.group == 0 || cache.served[expert] != clock);
-  const bool is_hit = is_wanted && slot >= 0, is_miss = is_wanted && slot < 0;
-  if (is_expert && p.group == 0) note_uses(cache, expert, clock, count, p.n_choices);
-  const bool can_leave = slot >= 0 && !is_hit;
-  const uint64_t key = can_leave ? uint64_t(cache.uses[expert]) << 32 | cache.last[expert] : kStays;
-  store(keys + expert, key);
+  const uint32_t clock = state.clock + (p.group == 0), count = uint32_t(load<int>(counts + expert));
+  const bool is_wanted = is_expert && count > 0 && (p.group == 0 || state.served != clock);
+  const bool is_hit = is_wanted && state.slot >= 0, is_miss = is_wanted && state.slot < 0;
+  if (is_expert && p.group == 0) note_uses(cache, state, expert, clock, count, p.n_choices);
   const Rank hits = block_rank(is_hit, memory.warp_counts);
   const Rank misses = block_rank(is_miss, memory.warp_counts);
   const int n_fills = min(misses.all, min(p.max_fills, p.n_slots - hits.all));
-  if (can_leave && n_fills > 0) {
-    int rank = 0;
-    for (int i = 0; i < p.n_experts; ++i) {
-      const auto other = load<uint64_t>(keys + i);
-      rank += other < key || (other == key && i < expert);
-    }
-    if (rank < n_fills) store(leaving + rank, expert);
+  uint64_t key = state.slot >= 0 && !is_hit ? key_of(state, expert) : kStays;
+  for (int i = 0; i < n_fills; ++i) {  // a step has one or two
+    if (block_min(key, memory.keys + i % 2 * n_warps()) != key) continue;
+    store(memory.slots + i, state.slot);
+    cache.slots[expert] = -1;
+    key = kStays;
   }
   block_barrier();
 
-  int now = is_hit ? slot : -1;
+  int now = is_hit ? state.slot : -1;
   if (is_miss && misses.before < n_fills) {
-    const int other = load<int>(leaving + misses.before);
-    now = cache.slots[other];
-    cache.slots[other] = -1;
+    now = load<int>(memory.slots + misses.before);
     cache.slots[expert] = now;
     const ExpertFill fill = {expert, now};
     cache.fills.of[misses.before] = fill;
@@ -94,31 +114,32 @@ LB_DEVICE void find_experts(const FindExperts& p, const FindMemory& memory) {
     cache.clock = clock;
     cache.fills.n = n_fills;
     if (p.host_fills != nullptr) p.host_fills->n = n_fills;
-    p.counts->hits = cache.counts.hits += uint32_t(hits.all);
-    p.counts->misses = cache.counts.misses += uint32_t(n_fills);
+    cache.counts.hits += uint32_t(hits.all);
+    cache.counts.misses += uint32_t(n_fills);
   }
 }
 
 LB_KERNEL(find_experts_kernel, FindExperts, 512, 1) {
   LB_SHARED(int, counts, kMaxExperts);
-  LB_SHARED(uint64_t, keys, kMaxExperts);
-  LB_SHARED(int, leaving, kMaxExperts);
+  LB_SHARED(int, slots, kMaxExperts);
+  LB_SHARED(uint64_t, keys, 2 * kFindThreads / 32);
   LB_SHARED(int, warp_counts, kFindThreads / 32);
   dependents_may_launch();
   wait_for_previous();
-  find_experts(p, {&counts[0], &keys[0], &leaving[0], &warp_counts[0]});
+  find_experts(p, load_state(*p.cache, p.n_experts), {&counts[0], &slots[0], &keys[0], &warp_counts[0]});
 }
 
 // The router's choice and find_experts, for a few rows: a warp per row, then all threads.
 LB_KERNEL(route_find_experts_kernel, RouteFindExperts, 512, 1) {
   LB_SHARED(int, counts, kMaxExperts);
-  LB_SHARED(uint64_t, keys, kMaxExperts);
-  LB_SHARED(int, leaving, kMaxExperts);
+  LB_SHARED(int, slots, kMaxExperts);
+  LB_SHARED(uint64_t, keys, 2 * kFindThreads / 32);
   LB_SHARED(int, warp_counts, kFindThreads / 32);
   dependents_may_launch();
   wait_for_previous();
+  const ExpertState state = load_state(*p.find.cache, p.find.n_experts);
   if (warp() < p.route.rows) route(p.route, warp());
-  find_experts(p.find, {&counts[0], &keys[0], &leaving[0], &warp_counts[0]});
+  find_experts(p.find, state, {&counts[0], &slots[0], &keys[0], &warp_counts[0]});
 }
 
 // Copies n experts; from_to(number) says which one and to which slot. Blocks divide the units of all.
@@ -139,8 +160,7 @@ LB_DEVICE void copy_experts(const ExpertPieces& pieces, int n, FromTo&& from_to)
 // earlier expert.
 LB_KERNEL(fill_slots_kernel, FillSlots, kFillThreads, 1) {
   wait_for_previous();
-  if (block_id() == 0 && thread_id() == 0)
-    p.counts->bytes = p.cache->counts.bytes += (unsigned long long)p.cache->fills.n * uint32_t(p.pieces.bytes);
+  if (block_id() == 0 && thread_id() == 0) count_copies(*p.cache, p.pieces.bytes, p.counts);
   copy_experts(p.pieces, p.cache->fills.n, [&](int number) {
     const ExpertFill fill = p.cache->fills.of[number];
     return p.is_staged ? ExpertFill{number, fill.slot} : fill;
@@ -161,9 +181,10 @@ LB_KERNEL(find_streamed_kernel, FindStreamed, 512, 1) {
   for (int i = thread_id(); i < p.n_choices; i += n_threads()) atomic_add(counts + p.experts[i], 1);
   block_barrier();
   const bool is_expert = expert < p.n_experts;
-  const uint32_t clock = cache.clock + 1, count = uint32_t(load<int>(counts + expert));
-  const int slot = is_expert ? cache.slots[expert] : 0;
-  if (is_expert) note_uses(cache, expert, clock, count, p.n_choices);
+  ExpertState state = load_state(cache, p.n_experts);
+  const uint32_t clock = state.clock + 1, count = uint32_t(load<int>(counts + expert));
+  const int slot = state.slot;
+  if (is_expert) note_uses(cache, state, expert, clock, count, p.n_choices);
   const Rank missing = block_rank(is_expert && slot < 0, &warp_counts[0]);
   const Rank hits = block_rank(is_expert && slot >= 0 && count > 0, &warp_counts[0]);
   const Rank misses = block_rank(is_expert && slot < 0 && count > 0, &warp_counts[0]);

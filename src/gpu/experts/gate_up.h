@@ -7,6 +7,7 @@
 
 #include "gpu/experts/act.h"
 #include "gpu/experts/copied.h"
+#include "gpu/experts/copy_unit.h"
 #include "gpu/experts/shape.h"
 #include "gpu/round_block.h"
 #include "gpu/warp_sums.h"
@@ -86,8 +87,7 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
   wait_for_previous();
   const CopiedExperts& copied = p.copied;
   if (kReadsHostMemory && copied.planes[kDownPlanes].n > 0 && block_id() == 0 && block_id_y() == 0 && thread_id() == 0)
-    copied.counts->bytes = copied.cache->counts.bytes +=
-        (unsigned long long)copied.cache->fills.n * uint32_t(copied.expert_bytes);
+    count_copies(*copied.cache, copied.expert_bytes, copied.counts);
   const int n_acts = p.n_choices + p.has_shared;
   for (int choice = block_id_y(); choice < n_acts; choice += n_blocks_y()) {
     if (choice == p.n_choices) {

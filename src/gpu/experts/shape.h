@@ -136,7 +136,6 @@ inline constexpr int kAgingPasses = 16;
 struct FindExperts {
   const int32_t* experts;  // [n_choices]
   ExpertCache* cache;
-  ExpertCounts* counts;     // in host memory
   ExpertFills* host_fills;  // in host memory: the experts to copy, for the host; null: the device copies them itself
   int n_choices, n_experts, n_slots;
   int group, max_fills;  // experts that a group copies at most
