@@ -115,6 +115,7 @@ LB_DEVICE float max(float a, float b) { return fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return fminf(a, b); }
 LB_DEVICE int max(int a, int b) { return a > b ? a : b; }
 LB_DEVICE int min(int a, int b) { return a < b ? a : b; }
+LB_DEVICE uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 LB_DEVICE float abs(float x) { return fabsf(x); }
 LB_DEVICE float sqrt(float x) { return sqrtf(x); }
 LB_DEVICE float round_even(float x) { return rintf(x); }

@@ -67,6 +67,7 @@ LB_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return __builtin_fminf(a, b); }
 LB_DEVICE int max(int a, int b) { return a > b ? a : b; }
 LB_DEVICE int min(int a, int b) { return a < b ? a : b; }
+LB_DEVICE uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 LB_DEVICE float abs(float x) { return __builtin_fabsf(x); }
 LB_DEVICE float sqrt(float x) { return __builtin_sqrtf(x); }
 LB_DEVICE float round_even(float x) { return __builtin_rintf(x); }

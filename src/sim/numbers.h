@@ -110,6 +110,7 @@ inline float max(float a, float b) { return std::fmax(a, b); }
 inline float min(float a, float b) { return std::fmin(a, b); }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 inline float abs(float x) { return std::fabs(x); }
 inline float sqrt(float x) { return std::sqrt(x); }
 inline float round_even(float x) { return std::nearbyint(x); }
