@@ -19,7 +19,7 @@ struct GroupedKernel {
   const char *gate_up, *down;
 };
 constexpr GroupedKernel kKernels[] = {
-#define X(name, Type, kTileRows, ...) \
+#define X(name, Type, kTileRows) \
   {DType::k##Type, kTileRows, "expert_gemm_gate_up_" #name "_kernel", "expert_gemm_down_" #name "_kernel"},
     LB_EXPERT_GEMMS_BYTES(X) LB_EXPERT_GEMMS_Q8_0_64(X) LB_EXPERT_GEMMS_PLAIN(X) LB_EXPERT_GEMMS_FP8(X)
         LB_EXPERT_GEMMS_FLOAT(X)

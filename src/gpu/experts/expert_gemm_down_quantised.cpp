@@ -7,9 +7,9 @@
 
 namespace lb::gpu {
 
-#define X(name, Type, kTileRows, kMinBlocks)                                          \
-  LB_KERNEL(expert_gemm_down_##name##_kernel, ExpertGemm, kGemmThreads, kMinBlocks) { \
-    expert_gemm<ByteProduct<Gemm##Type, kTileRows, 8>, false>(p);                     \
+#define X(name, Type, kTileRows)                                             \
+  LB_KERNEL(expert_gemm_down_##name##_kernel, ExpertGemm, kGemmThreads, 2) { \
+    expert_gemm<ByteProduct<Gemm##Type, kTileRows, 8>, false>(p);            \
   }
 LB_EXPERT_GEMMS_BYTES(X)
 #undef X

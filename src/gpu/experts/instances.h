@@ -41,33 +41,32 @@
 
 // Grouped products: expert_gemm_gate_up_<name>_kernel and expert_gemm_down_<name>_kernel.
 //   kTileRows   rows in a tile, a multiple of 16
-//   kMinBlocks  launch bound: min blocks per SM
-// x and codes are bytes, read by the format Gemm<Type>: X(name, Type, kTileRows, kMinBlocks)
+// x and codes are bytes, read by the format Gemm<Type>: X(name, Type, kTileRows)
 #define LB_EXPERT_GEMMS_BYTES(X) \
-  X(q8_0_16,   Q8_0,   16, 2) \
-  X(q4_0_16,   Q4_0,   16, 2) \
-  X(q4_0_64,   Q4_0,   64, 1) \
-  X(q4_k_16,   Q4_K,   16, 2) \
-  X(q4_k_64,   Q4_K,   64, 1) \
-  X(q5_k_16,   Q5_K,   16, 2) \
-  X(q5_k_64,   Q5_K,   64, 1) \
-  X(q6_k_16,   Q6_K,   16, 2) \
-  X(q6_k_64,   Q6_K,   64, 1) \
-  X(mxfp4_16,  MXFP4,  16, 2) \
-  X(mxfp4_64,  MXFP4,  64, 1) \
-  X(nvfp4_16,  NVFP4,  16, 2) \
-  X(nvfp4_64,  NVFP4,  64, 1) \
-  X(q5_0_16,   Q5_0,   16, 2) \
-  X(q5_0_64,   Q5_0,   64, 1) \
-  X(q5_1_16,   Q5_1,   16, 2) \
-  X(q5_1_64,   Q5_1,   64, 1) \
-  X(iq4_nl_16, IQ4_NL, 16, 2) \
-  X(iq4_nl_64, IQ4_NL, 64, 1) \
-  X(iq4_xs_16, IQ4_XS, 16, 2) \
-  X(iq4_xs_64, IQ4_XS, 64, 1)
+  X(q8_0_16,   Q8_0,   16) \
+  X(q4_0_16,   Q4_0,   16) \
+  X(q4_0_64,   Q4_0,   64) \
+  X(q4_k_16,   Q4_K,   16) \
+  X(q4_k_64,   Q4_K,   64) \
+  X(q5_k_16,   Q5_K,   16) \
+  X(q5_k_64,   Q5_K,   64) \
+  X(q6_k_16,   Q6_K,   16) \
+  X(q6_k_64,   Q6_K,   64) \
+  X(mxfp4_16,  MXFP4,  16) \
+  X(mxfp4_64,  MXFP4,  64) \
+  X(nvfp4_16,  NVFP4,  16) \
+  X(nvfp4_64,  NVFP4,  64) \
+  X(q5_0_16,   Q5_0,   16) \
+  X(q5_0_64,   Q5_0,   64) \
+  X(q5_1_16,   Q5_1,   16) \
+  X(q5_1_64,   Q5_1,   64) \
+  X(iq4_nl_16, IQ4_NL, 16) \
+  X(iq4_nl_64, IQ4_NL, 64) \
+  X(iq4_xs_16, IQ4_XS, 16) \
+  X(iq4_xs_64, IQ4_XS, 64)
 
 #define LB_EXPERT_GEMMS_Q8_0_64(X) \
-  X(q8_0_64, Q8_0, 64, 1)
+  X(q8_0_64, Q8_0, 64)
 
 // x is 16-bit numbers, FP8 weights are expanded; F32: x is fp32. X(name, Type, kTileRows)
 #define LB_EXPERT_GEMMS_PLAIN(X) \
