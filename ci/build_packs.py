@@ -5,10 +5,10 @@ build_packs.py                     every target
 build_packs.py sm_75 gfx1151       only these targets
 build_packs.py --isolated sm_86    in pip's isolation: a fresh environment from PyPI for every pack
 build_packs.py --system sm_86      with the compilers of this machine
-build_packs.py --nvrtc sm_86       with NVRTC alone, as `pip wheel ./targets/sm_86` does: half the time
+build_packs.py --nvcc sm_86        with nvcc's code beside NVRTC's: twice the time and bytes
 
-NVIDIA packs get code for every driver, compiled by NVRTC and by nvcc. Without --isolated the compilers are installed
-once, into build/toolchain, and code that was compiled before comes from a store (compile_object.py). A pack that fails
+NVIDIA packs have the code of one compiler: NVRTC, or nvcc where the target names no NVRTC. Without --isolated the
+compilers are installed once, into build/toolchain, and code that was compiled before comes from a store (compile_object.py). A pack that fails
 does not stop the others; its build output is printed at the end.
 """
 
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="folders of targets/; none: all of them")
     parser.add_argument("--isolated", action="store_true", help="a fresh environment from PyPI for every pack")
     parser.add_argument("--system", action="store_true", help="compile with this machine's nvcc and clang")
-    parser.add_argument("--nvrtc", action="store_true", help="leave out nvcc's code where a target has NVRTC's")
+    parser.add_argument("--nvcc", action="store_true", help="add nvcc's code where a target has NVRTC's")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     arguments = parser.parse_args()
     chosen = arguments.targets or targets.names()
@@ -193,7 +193,7 @@ def main() -> int:
     python = Path(sys.executable) if arguments.isolated else toolchain(chosen)
     rows = []
     for name in chosen:
-        row = build(name, python, isolated=arguments.isolated, system=arguments.system, nvcc=not arguments.nvrtc)
+        row = build(name, python, isolated=arguments.isolated, system=arguments.system, nvcc=arguments.nvcc)
         rows.append(row)
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"

@@ -415,14 +415,14 @@ the same major and the nearest lower minor compute capability, as the CUDA progr
 `sm_70` and `sm_75` multiply f16 and bytes, so bf16 weights and caches are converted to f16. Their packs have no skinny
 GEMM, no matrix units for heads of 512, and no rows of a tree computed as single steps (`--batch-invariant`).
 
-`sm_70` multiplies f16 by `mma.m8n8k4`, and bytes by `dp4a`. All of its code is by NVRTC 12.4, because CUDA 13 does not
+`sm_70` multiplies f16 by `mma.m8n8k4`, and bytes by `dp4a`. All of its code is by NVRTC, because CUDA 13 does not
 compile for this chip, and drivers from r525 to the r580 branch load it. No V100 has run it: tests run its layouts of
 matrix products on the simulator.
 
 ## What a pack is compiled for
 
 Shared memory is the most one block may have. The driver is the oldest that loads some code of the pack; NVIDIA packs
-have [other code for drivers from r580 on](building-packs.md#two-generations-of-nvidia-code). Hosts are the machines the
+are [compiled by CUDA 12](building-packs.md#nvidia-one-compiler-for-all-drivers), for newer drivers, too. Hosts are the machines the
 chip is found in; a pack itself holds no host code.
 
 | target | extra | architecture | matrix | bf16 | async copy | FP8 | FP4 | TMA | clusters | shared | driver | hosts |

@@ -3,7 +3,6 @@
     verify_wheel.py WHEEL...              a table, and one line per failure; exit code 1 if there are failures
     verify_wheel.py --json WHEEL...       the table as JSON
     verify_wheel.py --no-import WHEEL...  without installing host wheels into a fresh environment
-    verify_wheel.py --nvrtc WHEEL...      NVIDIA packs may lack nvcc's code (build_packs.py --nvrtc)
 
 Packs must match the manifest schema of the lucebox installed in this interpreter's environment.
 """
@@ -24,7 +23,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from generate_targets import NVCC
 from lucebox.errors import PackError
 from lucebox.packs import unpacked
 from lucebox.packs.manifest import Generation, Manifest
@@ -55,7 +53,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(path: Path, limit_mb: float | None = None, *, imports: bool = True, nvcc: bool = True) -> Report:
+def verify(path: Path, limit_mb: float | None = None, *, imports: bool = True) -> Report:
     report = Report(path.name, "unreadable", path.stat().st_size)
     try:
         wheel = Wheel(path)
@@ -64,7 +62,7 @@ def verify(path: Path, limit_mb: float | None = None, *, imports: bool = True, n
         if report.kind in ("host", "pack"):
             report.problems += _bill(wheel)
         if report.kind == "pack":
-            report.problems += _pack(wheel, report.facts, nvcc)
+            report.problems += _pack(wheel, report.facts)
         elif report.kind == "model":
             report.problems += _model(wheel)
         elif report.kind == "kernels":
@@ -139,7 +137,7 @@ def _bill(wheel: Wheel) -> Iterator[str]:
         yield f"{bill} is of {' '.join(found)}"
 
 
-def _pack(wheel: Wheel, facts: dict[str, str], nvcc: bool) -> Iterator[str]:
+def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
     if len(wheel.packs) != 1:
         yield f"announces {len(wheel.packs)} packs in entry point group {PACK_GROUP}, expected one"
         return
@@ -175,9 +173,8 @@ def _pack(wheel: Wheel, facts: dict[str, str], nvcc: bool) -> Iterator[str]:
             yield f"{where}: {key} must be {expected}, got {getattr(manifest, key)}"
     if manifest.version != wheel.version:
         yield f"{where}: version must be {wheel.version}, got {manifest.version}"
-    needed = {target.oldest_driver, *((target.min_driver,) if nvcc else ())}
-    if missing := sorted(needed - {one.min_driver for one in manifest.generations}):
-        yield f"{where}: has no code for drivers from {' and '.join(missing)} on; build it with {NVCC}=true"
+    if target.oldest_driver not in {one.min_driver for one in manifest.generations}:
+        yield f"{where}: has no code for drivers from {target.oldest_driver} on, which NVRTC compiles"
     yield from _pack_files(wheel, package, manifest)
     yield from _resources(manifest, target)
     for flag in sorted({flag for one in compilers for flag in one.flags if BUILDERS_FLAGS.match(flag)}):
@@ -352,11 +349,9 @@ def main() -> int:
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
     parser.add_argument("--limit-mb", type=float, help="largest size of a wheel (a pack 4, others 20)")
     parser.add_argument("--no-import", action="store_true", help="do not install host wheels")
-    parser.add_argument("--nvrtc", action="store_true", help="accept NVIDIA packs without nvcc's code")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     arguments = parser.parse_args()
-    options = {"imports": not arguments.no_import, "nvcc": not arguments.nvrtc}
-    reports = [verify(path, arguments.limit_mb, **options) for path in arguments.wheels]
+    reports = [verify(path, arguments.limit_mb, imports=not arguments.no_import) for path in arguments.wheels]
     print(json.dumps([asdict(report) for report in reports], indent=2) if arguments.json else table(reports))
     return 1 if any(report.problems for report in reports) else 0
 

@@ -79,7 +79,7 @@ def test_an_environment_without_nvrtc(tmp_path: Path) -> None:
     words = ["--abi", kernel_abi(), "--defines", DEFINES, "--flags=-arch=sm_86", "--out", str(tmp_path / "out")]
     done = script(tmp_path / "bare/bin/python", "sm_86", "gemv_plain", *words)
     assert done.returncode == 1 != EXIT_RULES
-    assert "has no NVRTC. Install it there: pip install nvidia-cuda-nvrtc-cu12==12.4.*" in done.stderr
+    assert "has no NVRTC. Install it there: pip install nvidia-cuda-nvrtc-cu12==12.9.*" in done.stderr
 
 
 @pytest.mark.parametrize(

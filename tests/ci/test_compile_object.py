@@ -12,7 +12,7 @@ from pack.store import Store, digest
 from project import BUILD, ROOT
 
 KERNEL = '#include "shape.h"\nextern "C" __global__ void __launch_bounds__(64) a_kernel(float* x) { x[0] = kValue; }\n'
-NVRTC = BUILD / "toolchain/nvrtc-12.4/nvidia"
+NVRTC = BUILD / "toolchain/nvrtc-12.9/nvidia"
 LIBRARY, PTXAS = NVRTC / "cuda_nvrtc/lib/libnvrtc.so.12", NVRTC / "cuda_nvcc/bin/ptxas"
 NVCC = next(BUILD.glob("toolchain/lib/python*/site-packages/nvidia/cu13/bin/nvcc"), Path("none"))
 PARTS = ("ci/compile_object.py", "ci/targets.py", "ci/pack", "python/lucebox/packs/nvrtc.py", "src/cuda/nvrtc")
@@ -108,8 +108,8 @@ def test_the_chip_that_ptx_is_made_for(arch: str, text: str, of: str) -> None:
 
 def nvrtc(out: Path, source: Path, arch: str, *, ptxas: bool, store: Path | None = None, root: Path = ROOT) -> bytes:
     if not PTXAS.exists():
-        pytest.skip("no NVRTC 12.4 or its ptxas: run ci/build_packs.py sm_86 once")
-    own = ("--tool", LIBRARY, "--compiler", "12.4", f"--ptxas={PTXAS if ptxas else ''}", "--", "-std=c++20")
+        pytest.skip("no NVRTC 12.9 or its ptxas: run ci/build_packs.py sm_86 once")
+    own = ("--tool", LIBRARY, "--compiler", "12.9", f"--ptxas={PTXAS if ptxas else ''}", "--", "-std=c++20")
     return compiled(out, "nvrtc", source, arch, *own, "-default-device", store=store, root=root)
 
 

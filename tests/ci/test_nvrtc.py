@@ -12,7 +12,7 @@ from lucebox.packs import nvrtc
 from pack import cubin
 from project import BUILD, ROOT
 
-LIBRARY = BUILD / "toolchain/nvrtc-12.4/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+LIBRARY = BUILD / "toolchain/nvrtc-12.9/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
 FLAGS = ("-arch=sm_86", "-std=c++20", "-default-device")
 KERNEL = """#include "dialect.h"
 struct Params { float* x; };
@@ -21,7 +21,7 @@ LB_KERNEL(NAME, Params, 64, 1) { p.x[thread_id()] += 1.0f; }
 }
 """
 
-needs_nvrtc = pytest.mark.skipif(not LIBRARY.exists(), reason="no NVRTC 12.4: run ci/build_packs.py sm_86 once")
+needs_nvrtc = pytest.mark.skipif(not LIBRARY.exists(), reason="no NVRTC 12.9: run ci/build_packs.py sm_86 once")
 
 
 def sources(folder: Path, *names: str) -> list[Path]:
@@ -60,7 +60,7 @@ def test_a_refused_source_comes_with_the_log(tmp_path: Path) -> None:
 
 @needs_nvrtc
 def test_the_release_has_its_patch_level() -> None:
-    assert nvrtc.release(LIBRARY).startswith("12.4.")
+    assert nvrtc.release(LIBRARY).startswith("12.9.")
 
 
 def test_no_library(tmp_path: Path) -> None:

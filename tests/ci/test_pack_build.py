@@ -392,7 +392,7 @@ def test_a_changed_header_builds_again(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("sm_86", "pip install 'nvidia-cuda-nvrtc-cu12==12.4.*'"), ("gfx1151", "pip install 'ziglang==")],
+    [("sm_86", "pip install 'nvidia-cuda-nvrtc-cu12==12.9.*'"), ("gfx1151", "pip install 'ziglang==")],
 )
 def test_no_compiler_in_the_environment(name: str, advice: str, tmp_path: Path) -> None:
     if sys.version_info < (3, 11):
@@ -541,9 +541,9 @@ def test_code_by_nvcc_can_be_left_out(tmp_path: Path) -> None:
 def test_nvrtc_of_another_release_is_refused(tmp_path: Path) -> None:
     folder = tree(tmp_path, "sm_86", GOOD)
     file = folder / "targets/sm_86/target.toml"
-    file.write_text(file.read_text().replace('version = "12.4"', 'version = "12.9"'))
+    file.write_text(file.read_text().replace('version = "12.9"', 'version = "12.4"'))
     said = configure(folder, "sm_86", interpreter("sm_86"), *(f"-D{definition}" for definition in nvrtc("sm_86")))
-    assert re.search(r"is\s+NVRTC\s+12\.4\.\d+,\s+expected\s+12\.9", said)
+    assert re.search(r"is\s+NVRTC\s+12\.9\.\d+,\s+expected\s+12\.4", said)
 
 
 def test_no_nvrtc_in_the_library(tmp_path: Path) -> None:
