@@ -178,7 +178,7 @@ const Entry kEntries[] = {
     forward<"cuMemcpyDtoHAsync", &Driver::copy_to_host>(3020),
     forward<"cuMemcpyDtoDAsync", &Driver::copy_on_device>(3020),
     forward<"cuMemsetD8Async", &Driver::fill>(3020),
-    forward<"cuStreamCreate", &Driver::stream_create>(2000),
+    forward<"cuStreamCreateWithPriority", &Driver::stream_create>(5050),
     forward<"cuStreamDestroy", &Driver::stream_destroy>(4000),
     forward<"cuStreamSynchronize", &Driver::stream_synchronize>(2000),
     forward<"cuStreamQuery", &Driver::stream_query>(2000),

@@ -134,8 +134,8 @@ STANDIN_EXPORT int hipMemsetD8Async(void* to, unsigned char value, size_t bytes,
   return pass("hipMemsetD8Async", sim().fill, to, value, bytes, stream);
 }
 
-STANDIN_EXPORT int hipStreamCreateWithFlags(void** stream, unsigned flags) {
-  return pass("hipStreamCreateWithFlags", sim().stream_create, stream, flags);
+STANDIN_EXPORT int hipStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
+  return pass("hipStreamCreateWithPriority", sim().stream_create, stream, flags, priority);
 }
 STANDIN_EXPORT int hipStreamDestroy(void* stream) { return pass("hipStreamDestroy", sim().stream_destroy, stream); }
 STANDIN_EXPORT int hipStreamSynchronize(void* stream) {

@@ -105,7 +105,7 @@ struct Driver {
   Call<Address, Address, size_t, Handle> copy_on_device;
   Call<Address, unsigned char, size_t, Handle> fill;
 
-  Call<Handle*, unsigned> stream_create;
+  Call<Handle*, unsigned, int> stream_create;  // flags, priority: 0, or less for an earlier start
   Call<Handle> stream_destroy, stream_synchronize, stream_query;
   Call<Handle, Handle, unsigned> stream_wait;  // stream, event, 0
   Call<Handle*, unsigned> event_create;

@@ -94,7 +94,7 @@ void bind_devices_and_memory(Binder<Lookup>& bind, Driver& d) {
 
 template <class Lookup>
 void bind_execution(Binder<Lookup>& bind, Driver& d) {
-  bind.require(d.stream_create, "cuStreamCreate", 2000);
+  bind.require(d.stream_create, "cuStreamCreateWithPriority", 5050);
   bind.require(d.stream_destroy, "cuStreamDestroy", 4000);
   bind.require(d.stream_synchronize, "cuStreamSynchronize", 2000);
   bind.require(d.stream_query, "cuStreamQuery", 2000);

@@ -103,7 +103,7 @@ void bind_devices_and_memory(Binder<Lookup>& bind, Driver& d) {
 
 template <class Lookup>
 void bind_execution(Binder<Lookup>& bind, Driver& d) {
-  bind.require(d.stream_create, "hipStreamCreateWithFlags");
+  bind.require(d.stream_create, "hipStreamCreateWithPriority");
   bind.require(d.stream_destroy, "hipStreamDestroy");
   bind.require(d.stream_synchronize, "hipStreamSynchronize");
   bind.require(d.stream_query, "hipStreamQuery");

@@ -280,7 +280,7 @@ Status stream_query(Handle stream) {
   return thread != nullptr && !thread->is_done() ? kNotReady : finish(stream);
 }
 
-Status stream_create(Handle* handle, unsigned flags) {
+Status stream_create(Handle* handle, unsigned flags, int) {
   auto stream = std::make_unique<Stream>();
   if (flags & kSimOwnThread) stream->thread = std::make_unique<SimThread>();
   *handle = stream.release();

@@ -8,12 +8,17 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;  // no implicit wait for the legacy default stream; same flag in CUDA and HIP
 
-Resource create(const Device& device, Call<Handle*, unsigned> Driver::* create_call, unsigned flags,
-                Resource::Release release) {
+template <class... Options>
+Resource create(const Device& device, Call<Handle*, Options...> Driver::* create_call, Resource::Release release,
+                Options... options) {
   const Context& context = *device.context();
   Handle handle = nullptr;
-  context.call(context.driver().*create_call, &handle, flags);
+  context.call(context.driver().*create_call, &handle, options...);
   return Resource(device.context(), handle, release);
+}
+
+unsigned stream_flags(const Device& device, Queue::Runner runner) {
+  return runner == Queue::Runner::kOwnThread && device.info().vendor == Vendor::kSim ? kSimOwnThread : kNonBlocking;
 }
 
 void check_launch(const Queue& queue, const Kernel& kernel, const LaunchShape& shape, size_t params_bytes) {
@@ -42,7 +47,7 @@ std::string to_string(const LaunchShape& s) {
 
 }  // namespace
 
-Event::Event(const Device& device) : resource_(create(device, &Driver::event_create, 0, &Driver::event_destroy)) {}
+Event::Event(const Device& device) : resource_(create(device, &Driver::event_create, &Driver::event_destroy, 0u)) {}
 
 void Event::synchronize() const { resource_.context().call(resource_.driver().event_synchronize, handle()); }
 
@@ -52,11 +57,9 @@ float Event::elapsed_ms(const Event& later) const {
   return ms;
 }
 
-Queue::Queue(const Device& device, Runner runner)
-    : resource_(
-          create(device, &Driver::stream_create,
-                 runner == Runner::kOwnThread && device.info().vendor == Vendor::kSim ? kSimOwnThread : kNonBlocking,
-                 &Driver::stream_destroy)) {}
+Queue::Queue(const Device& device, Runner runner, Priority priority)
+    : resource_(create(device, &Driver::stream_create, &Driver::stream_destroy, stream_flags(device, runner),
+                       priority == Priority::kUrgent ? -1 : 0)) {}
 
 void Queue::copy_to_device(Address to, const void* from, size_t bytes) const {
   if (bytes > 0) context().call(resource_.driver().copy_to_device, to, from, bytes, handle());

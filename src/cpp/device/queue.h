@@ -26,7 +26,10 @@ class Queue {
   // a GPU would. Queues that wait for each other need the second.
   enum class Runner { kCaller, kOwnThread };
 
-  explicit Queue(const Device& device, Runner runner = Runner::kCaller);
+  // When kernels of several queues wait for a multiprocessor, those of an urgent queue start first.
+  enum class Priority { kNormal, kUrgent };
+
+  explicit Queue(const Device& device, Runner runner = Runner::kCaller, Priority priority = Priority::kNormal);
 
   void copy_to_device(Address to, const void* from, size_t bytes) const;
   void copy_to_host(void* to, Address from, size_t bytes) const;

@@ -9,7 +9,7 @@ namespace lb {
 
 StagedExperts::StagedExperts(const gpu::Device& device, const gpu::ExpertRing& ring, size_t stage_bytes)
     : ring_(ring),
-      copies_(device, gpu::Queue::Runner::kOwnThread),
+      copies_(device, gpu::Queue::Runner::kOwnThread, gpu::Queue::Priority::kUrgent),
       halves_{{gpu::Event(device), gpu::Event(device)}, {gpu::Event(device), gpu::Event(device)}},
       slots_are_known_(device) {
   if (stage_bytes == 0) return;

@@ -13,6 +13,7 @@ namespace {
 constexpr const char *kFindKernel = "find_experts_kernel", *kFillKernel = "fill_slots_kernel",
                      *kRouteFindKernel = "route_find_experts_kernel", *kFindStreamedKernel = "find_streamed_kernel",
                      *kStreamKernel = "stream_experts_kernel";
+constexpr uint32_t kCopyShare = 16;  // of the blocks: 8 of 132 multiprocessors, which copy as fast as the link
 constexpr int kMaxRingExperts = 16;  // of a half; more make no launch shorter than its copies
 
 constexpr int kMaxRoutedRows = kFindThreads / 32;  // a warp per row
@@ -146,6 +147,9 @@ std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scra
   if (!std::holds_alternative<GroupedLaunches>(launches)) return {};
   const std::string what = cat("[mix_experts] ", op.n_experts, " experts in groups of ", ring.group_experts);
   StreamedLaunches result = {.products = std::get<GroupedLaunches>(launches), .first_half = first_half};
+  // Products fill the multiprocessors that they run on, so they leave some to the copies beside them.
+  for (Launch* products : {&result.products.gate_up, &result.products.down})
+    products->grid[0] -= products->grid[0] / kCopyShare;
   for (int i = 0; i < 2; ++i) result.halves[i] = held_experts(op, ring.halves[i], ring.group_experts);
   result.n_groups = 1 + ceil_div(op.n_experts - op.slots.n, ring.group_experts);
   result.find_params = {.experts = op.experts,
