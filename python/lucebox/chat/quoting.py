@@ -56,8 +56,8 @@ class Quoting:
 def _marked(value: Any, spellings: Spellings) -> Any:
     if isinstance(value, str):
         return spellings.marked(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # the check for an abstract class is slow
         return {_marked(key, spellings): _marked(item, spellings) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
+    if isinstance(value, list | Sequence) and not isinstance(value, bytes):
         return [_marked(item, spellings) for item in value]
     return value

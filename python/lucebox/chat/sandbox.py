@@ -25,7 +25,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
 from jinja2.utils import Cycler, Joiner, Namespace
@@ -37,7 +37,7 @@ from lucebox.text.spellings import MARK
 __all__ = ["MeteredEnvironment", "RaisedByTemplate", "RunawayError", "metered", "weigh"]
 
 # Units of work: a loop iteration or call costs _STEP, a list item _ITEM, a character 1. Measured: 20 million units are
-# 1.2 s of empty loops. Qwen3.5's template spends 7.7 million on 1,000 messages of 1,000 characters; their budget is
+# 0.2 s of empty loops. Qwen3.5's template spends 11 million on 1,000 messages of 1,000 characters; their budget is
 # 73 million.
 _STEP = 32
 _ITEM = 8
@@ -47,6 +47,7 @@ _MAX_WORK = 400_000_000
 _VALUE = 4_000_000
 _VALUE_PER_INPUT = 8
 _SECONDS = 10.0
+_CLOCK_WORK = 20_000  # units between two looks at the clock, about a millisecond
 _MAX_RANGE = 100_000
 _MAX_INT_BITS = 4096
 _PPRINT_COST = 4  # it measures each value on every level
@@ -77,6 +78,10 @@ _STR_METHODS = frozenset({
     "swapcase", "title", "upper", "zfill",
 })  # fmt: skip
 _NUMBER_METHODS = frozenset({"bit_length", "is_integer"})
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP_VALUES = frozenset({
+    "depth", "depth0", "first", "index", "index0", "last", "length", "nextitem", "previtem", "revindex", "revindex0",
+})  # fmt: skip
 _WIDENING = frozenset({"center", "ljust", "rjust", "zfill"})
 # A format width of four digits or more, or one computed from an argument or a nested field.
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^A-Za-z%]*\*|\{[^{}]*\{")
@@ -84,6 +89,9 @@ _NUMBER = re.compile(r"\d+")
 # Python searches these from the end, or the argument per character: their time is the product of both lengths.
 _QUADRATIC = frozenset({"rfind", "rindex", "rsplit", "rpartition", "strip", "lstrip", "rstrip", "trim"})
 _COMPARED = 64  # characters that Python compares in the time of a unit
+# These filters may make a large value even without arguments.
+_GROWING_ALONE = frozenset({"format", "pprint", "striptags", "wordwrap"})
+_JINJA_ARGUMENTS = ("_loop_vars", "_block_vars")  # which Jinja's code adds to each call
 _ESCAPED_MARK = re.compile(r"(?<!\\)((?:\\\\)*)" + re.escape(json.dumps(MARK)[1:-1]))
 
 
@@ -102,13 +110,19 @@ class _Meter:
         self.work = int(share * min(_WORK + _WORK_PER_INPUT * input_weight, _MAX_WORK))
         self.value_limit = _VALUE + _VALUE_PER_INPUT * input_weight
         self.deadline = time.monotonic() + _SECONDS
+        self._next_look = self.work
 
     def charge(self, amount: int) -> None:
         self.work -= amount
+        if self.work < self._next_look:
+            self._look()
+
+    def _look(self) -> None:
         if self.work < 0:
             raise RunawayError("it takes more steps than a chat template may")
         if time.monotonic() > self.deadline:
             raise RunawayError(f"it runs for more than {_SECONDS:.0f} s")
+        self._next_look = max(self.work - _CLOCK_WORK, 0)
 
     def check(self, size: int) -> None:
         if size > self.value_limit:
@@ -124,10 +138,14 @@ class _Meter:
 
     def admit(self, value: object) -> None:
         """Checks and charges a value that was just made, or is about to be printed."""
-        if isinstance(value, str | list | tuple | dict | Namespace):
+        if type(value) is str:  # nearly always
+            size = len(value) + _ITEM
+        elif isinstance(value, str | list | tuple | dict | Namespace):
             size = weigh(value, self.value_limit)
-            self.check(size)
-            self.charge(size)
+        else:
+            return
+        self.check(size)
+        self.charge(size)
 
 
 _METER: ContextVar[_Meter] = ContextVar("meter")
@@ -211,12 +229,25 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             return isinstance(obj, int | float) and attr in _NUMBER_METHODS
         return super().is_safe_attribute(obj, attr, value)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the sandbox's own, with short ways to a message's fields and a loop's values."""
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        if type(obj) is LoopContext and attribute in _LOOP_VALUES:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         meter = _METER.get()
         meter.charge(_STEP)
         method = getattr(__obj, "__wrapped__", __obj)
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str):
+            for name in _JINJA_ARGUMENTS:
+                kwargs.pop(name, None)
             args = tuple(list(a) if isinstance(a, Iterator) else a for a in args)
             _check_growth(meter, method.__name__, owner, *args, **kwargs)
             meter.spend(owner, *args, *kwargs.values())
@@ -229,6 +260,11 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         meter = _METER.get()
         meter.charge(_STEP)
+        if operator == "+" and type(left) is str and type(right) is str:
+            size = len(left) + len(right) + _ITEM
+            meter.check(size)
+            meter.charge(2 * size)  # it reads the texts, and makes one
+            return left + right
         if isinstance(left, str) and operator == "%":
             _check_growth(meter, "format", left, *(right if isinstance(right, tuple) else (right,)))
         elif operator == "*":
@@ -251,19 +287,30 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     def concat_text(self, *parts: object) -> str:
         """The `~` operator."""
+        meter = _METER.get()
+        meter.charge(_STEP)
         for part in parts:
-            _METER.get().admit(part)
-        return "".join(map(str, parts))
+            meter.admit(part)
+        text = "".join(map(str, parts))
+        meter.admit(text)
+        return text
 
     def compared(self, value: object) -> object:
         """An operand of a comparison, whose length bounds the time of comparing."""
-        _METER.get().spend(value)
+        meter = _METER.get()
+        if type(value) is str:
+            meter.charge(_STEP + len(value))
+        else:
+            meter.charge(_STEP)
+            meter.spend(value)
         return value
 
     def searched(self, value: object) -> object:
         """The right operand of `in`. A mapping finds a key without a search."""
+        meter = _METER.get()
+        meter.charge(_STEP)
         if not isinstance(value, Mapping):
-            _METER.get().spend(value)
+            meter.spend(value)
         return value
 
     def sliced(self, value: object) -> object:
@@ -332,6 +379,17 @@ class _MeteredCode(CodeGenerator):
         instrumented.set_environment(self.environment)
         super().visit_Template(instrumented, frame)
 
+    def visit_Call(self, node: nodes.Call, frame: Any, **options: Any) -> None:
+        """Calls of the meter need no check by the sandbox."""
+        if not isinstance(node.node, nodes.EnvironmentAttribute):
+            super().visit_Call(node, frame, **options)
+            return
+        self.write(f"environment.{node.node.name}(")
+        for argument in node.args:
+            self.visit(argument, frame)
+            self.write(", ")
+        self.write(")")
+
 
 class _GenerationTag(Extension):
     """`{% generation %}` marks assistant text for training; here only the body is rendered."""
@@ -356,19 +414,21 @@ def _print(_: Context, value: Any) -> Any:
 def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     # Jinja passes some filters a context or the environment before the value.
     first = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
+    spends, makes_text, grows_alone = name not in _CONSTANT_FILTERS, name in _TEXT_FILTERS, name in _GROWING_ALONE
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         meter = _METER.get()
         meter.charge(_STEP)
         values = args[first:]
-        if name not in _CONSTANT_FILTERS:
+        if spends:
             meter.spend(*values, *kwargs.values())
-        if name in _TEXT_FILTERS:
-            values = tuple(list(a) if isinstance(a, Iterator) else a for a in values)
+        if makes_text:
+            values = tuple([list(a) if isinstance(a, Iterator) else a for a in values])
             for value in (*values, *kwargs.values()):
                 meter.admit(value)
-        _check_growth(meter, name, *values, **kwargs)
+        if grows_alone or len(values) > 1 or kwargs:
+            _check_growth(meter, name, *values, **kwargs)
         result = function(*args[:first], *values, **kwargs)
         meter.admit(result)
         return result

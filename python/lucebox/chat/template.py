@@ -185,8 +185,14 @@ class _StoppedError(FormatError):
 
 def _has_texts(prompt: str, messages: Sequence[Mapping[str, object]]) -> bool:
     """Whether a prompt has the texts of all messages but the assistant's, which templates may shorten."""
-    texts = (str(message["content"]).strip() for message in messages if message["role"] != "assistant")
-    return all(text in prompt for text in texts)
+    at = 0  # nearly always, the texts are in the order of the messages
+    for message in messages:
+        if message["role"] != "assistant":
+            text = str(message["content"]).strip()
+            if (found := prompt.find(text, at)) < 0 and text not in prompt:
+                return False
+            at = max(at, found)
+    return True
 
 
 def _as_parts(messages: list[dict[str, object]], roles: frozenset[str]) -> list[dict[str, object]]:

@@ -31,6 +31,7 @@ class Spellings:
         self._whole = re.compile("|".join(map(re.escape, known)) or "(?!)")
         self._prefixes = {token[:n] for token in known for n in range(1, len(token))}
         self._longest = max(map(len, self._prefixes), default=0)
+        self._firsts = frozenset(token[0] for token in known)
 
     def marked(self, text: str) -> str:
         """The text with every spelling escaped, including a partial one at the end, which later text could complete."""
@@ -40,9 +41,9 @@ class Spellings:
             starts.add(found.start())
             found = self._whole.search(text, found.start() + 1)  # spellings may overlap
         end = len(text.rstrip())  # templates trim
-        for start in range(max(0, end - self._longest), end):
-            if text[start:end] in self._prefixes:
-                starts.add(start)
+        tail = max(0, end - self._longest)
+        if not self._firsts.isdisjoint(text[tail:end]):
+            starts |= {start for start in range(tail, end) if text[start:end] in self._prefixes}
         if not starts and MARK not in text:
             return text
         parts, at = [], 0
