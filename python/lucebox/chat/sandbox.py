@@ -379,10 +379,10 @@ class _MeteredCode(CodeGenerator):
         instrumented.set_environment(self.environment)
         super().visit_Template(instrumented, frame)
 
-    def visit_Call(self, node: nodes.Call, frame: Any, **options: Any) -> None:
+    def visit_Call(self, node: nodes.Call, frame: Any, forward_caller: bool = False) -> None:
         """Calls of the meter need no check by the sandbox."""
         if not isinstance(node.node, nodes.EnvironmentAttribute):
-            super().visit_Call(node, frame, **options)
+            super().visit_Call(node, frame, forward_caller=forward_caller)
             return
         self.write(f"environment.{node.node.name}(")
         for argument in node.args:
