@@ -85,15 +85,17 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: ServeSettings) -> int:
-    from lucebox.ray import RaySettings, missing
+    from lucebox.ray import RaySettings, environment, missing
 
     if any(spec.settings.replicas > 1 for spec in specs):
         raise InvalidRequestError("--replicas is for one server; with --ray, use min_replicas of the table [ray]")
+    scale = RaySettings.read(read_ray(args.models))
+    if scale.address is None:
+        environment.set_defaults()
     try:
         from lucebox.ray.run import run
     except ModuleNotFoundError as error:
         raise missing(error) from error
-    scale = RaySettings.read(read_ray(args.models))
     output = os.dup(1)
     os.dup2(2, 1)  # Ray's messages, which it prints to the standard output, also by threads of its own
 

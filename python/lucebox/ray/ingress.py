@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from grpc.aio import AioRpcError
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from starlette.applications import Starlette
@@ -244,7 +245,7 @@ async def _parts(handle: Any, relayed: Relayed) -> AsyncIterator[Head | bytes]:
         raise ApiError("internal", f"the model could not be started: {error}") from error
     except RayTaskError as error:  # of the replica's code
         raise ApiError("internal", f"{type(error.cause).__name__} in a replica") from error
-    except (RayError, ReplicaUnavailableError) as error:
+    except (RayError, ReplicaUnavailableError, AioRpcError) as error:
         raise overloaded(LOST, RETRY_S) from error
     finally:
         if not has_ended:

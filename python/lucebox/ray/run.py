@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import ray
 from ray import serve
 from ray._private.node import Node
+from ray.exceptions import RayActorError
 from ray.serve.config import HTTPOptions
+from ray.serve.schema import ProxyStatus
 
 from lucebox.errors import InternalError, InvalidRequestError
 from lucebox.ray.application import KILL_S, application, least_resources
@@ -27,6 +30,7 @@ __all__ = ["run"]
 
 APP = "lucebox"
 REACH_S = 10
+PROXY_S = 120
 STARTS = 3
 """Attempts to start a cluster: Ray's node fails if its agents take more than 15 s, as on a busy machine."""
 OBJECT_STORE_BYTES = 100 << 20
@@ -63,11 +67,13 @@ def run(
     try:
         host = settings.host.strip("[]")
         files = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile or settings.ssl_certfile}
-        serve.start(http_options=HTTPOptions(host=host, port=port, **files))
+        _start_serve(HTTPOptions(host=host, port=port, **files))
         try:
             serve.run(target, name=APP, route_prefix="/")
         except RuntimeError as error:
             raise InternalError(f"Ray Serve could not start the replicas: {_reason(error)}") from error
+        if owns_cluster:
+            _wait_for_proxy()
         scheme = "http" if settings.ssl_certfile is None else "https"
         on_start(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
         stop.wait()
@@ -118,6 +124,28 @@ def _end_node(error: Exception) -> None:
         if isinstance(node := frame.f_locals.get("self"), Node):
             node.kill_all_processes(check_alive=False, allow_graceful=False)
             return
+
+
+def _start_serve(options: HTTPOptions) -> None:
+    """Starts Serve. If the proxy is slow, the first call fails, but Serve runs on: the second call finds it."""
+    try:
+        serve.start(http_options=options)
+    except (TimeoutError, RayActorError):
+        serve.start(http_options=options)
+
+
+def _wait_for_proxy() -> None:
+    """
+    Raises:
+        InternalError: the proxy accepts no connections.
+    """
+    deadline = time.monotonic() + PROXY_S
+    while ProxyStatus.HEALTHY not in (found := serve.status().proxies.values()):
+        if time.monotonic() > deadline:
+            raise InternalError(
+                f"Ray Serve's proxy is not ready after {PROXY_S} s: {', '.join(found) or 'not started'}"
+            )
+        time.sleep(0.1)
 
 
 def _check_resources(needed: Mapping[str, float]) -> None:
