@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from lucebox.cli.served_models import read_ray
 from lucebox.errors import InvalidRequestError
-from lucebox.ray import RaySettings
+from lucebox.ray import RaySettings, merging
 from lucebox.ray.relayed import model_tag, replica_tag, stored_tag
 from lucebox.serve import prefix_table as prefix_table_module
 from lucebox.serve.prefix_digests import BLOCK, MAX_PREFIXES, prefix_digests
@@ -158,3 +159,38 @@ def test_digests_are_the_same_in_all_processes() -> None:
         [sys.executable, "-c", code], input=json.dumps(body), capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == prefix_digests(body)[-1].hex()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_parts_that_follow_each_other_are_merged(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first part does not wait, and the end waits for nothing."""
+    monkeypatch.setattr(merging, "MERGE_S", 3600)
+
+    async def received() -> list[object]:
+        messages: asyncio.Queue[Any] = asyncio.Queue()
+        first_is_read = asyncio.Event()
+
+        async def respond() -> None:
+            try:
+                await messages.put({"type": "http.response.start", "status": 200})
+                await messages.put({"type": "http.response.body", "body": b"a", "more_body": True})
+                await first_is_read.wait()
+                for part in (b"b", b"", b"c", b"d"):
+                    await messages.put({"type": "http.response.body", "body": part, "more_body": True})
+                    await asyncio.sleep(0)
+                if fails:
+                    raise RuntimeError
+                await messages.put({"type": "http.response.body"})
+            finally:
+                messages.put_nowait(None)
+
+        app = asyncio.create_task(respond())
+        found: list[object] = []
+        async for message in merging.merged(messages, app):
+            found.append(message.get("status") or message["body"])
+            if message.get("body") == b"a":
+                first_is_read.set()
+        await asyncio.gather(app, return_exceptions=True)
+        return found
+
+    assert asyncio.run(asyncio.wait_for(received(), 60)) == [200, b"a", b"bcd"]

@@ -13,6 +13,7 @@ from ray import serve
 from starlette.types import Message
 
 from lucebox.api import LLM
+from lucebox.ray.merging import merged
 from lucebox.ray.relayed import REPLICA_HEADER, Head, Relayed, replica_tag
 from lucebox.serve.app import create_app
 from lucebox.serve.model_spec import ModelSpec
@@ -61,11 +62,11 @@ class Replica:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
-            while (message := await messages.get()) is not None:
+            async for message in merged(messages, task):
                 if message["type"] == "http.response.start":
                     yield Head(message["status"], [*message.get("headers", ()), (REPLICA_HEADER, self._tag.encode())])
-                elif message["type"] == "http.response.body" and (data := message.get("body")):
-                    yield data
+                elif message["type"] == "http.response.body":
+                    yield message["body"]
         finally:
             left.set()
 
