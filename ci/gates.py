@@ -61,8 +61,8 @@ VENDOR = re.compile(r"^(cuda|nv|cub/|thrust/|cooperative_groups|mma\.h|hip/|rocm
 PYTHON = re.compile(r"^(nanobind/|Python\.h|pybind11/)")
 CPP_ENVIRONMENT = re.compile(r"\b(secure_getenv|getenv|setenv|putenv|environ)\b")
 PYTHON_ENVIRONMENT = re.compile(r"\bos\.(environ|getenv|putenv)\b|\bfrom os import .*\b(environ|getenv)\b")
-# The cache's path; the vendors' own variables that name ROCm's folder or hide GPUs.
-READS_ENVIRONMENT = {"python/lucebox/cache.py", "python/lucebox/packs/machine.py"}
+# The cache's path; the vendors' own variables that name ROCm's folder or hide GPUs; Ray's, which are its only settings.
+READS_ENVIRONMENT = {"python/lucebox/cache.py", "python/lucebox/packs/machine.py", "python/lucebox/ray/environment.py"}
 HOST_FLAGS = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 MACHINE = re.compile(r"(?<![\w.~-])/(?:root|work|home|Users)/\w|\b(?:pypi|pythonhosted|npmjs)\.(?:org|com)\b")
 
