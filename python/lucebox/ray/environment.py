@@ -17,7 +17,7 @@ _DEFAULTS = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str((1 << 31) - 1),  # bodies; the server has its own limit
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-    # Without requests, a cluster of two replicas takes 7 % of a core, not 16 %.
+    # Without requests, a cluster of two replicas takes 9 % of a core, not 16 %.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
 }
