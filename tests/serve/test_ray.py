@@ -104,6 +104,14 @@ def test_conversations_stay_with_their_prefix(url: str, alone: list[list[tuple[s
     assert len(tags) == 2 and min(tags.values()) >= 0.2 * N_CONVERSATIONS * N_TURNS, tags
 
 
+def test_replicas_run_at_the_niceness_of_the_server(cluster: tuple[Running, str]) -> None:
+    """Ray's own is 15: beside other work, a cluster then takes minutes to start."""
+    running, _ = cluster
+    pids = replica_pids(running)
+    found = {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids}
+    assert len(pids) == 2 and found == {os.getpriority(os.PRIO_PROCESS, running.process.pid)}
+
+
 def test_responses_continue_where_they_are_stored(url: str) -> None:
     tags = wait_for_replicas(url)
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)

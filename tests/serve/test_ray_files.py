@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,17 @@ def test_a_lost_stream_ends_in_its_protocol(path: str, content_type: str, start:
     assert end.startswith(start) and b"send the request again" in end and end.endswith(b"\n")
     assert (b'"sequence_number":7' in end) == (path == "/v1/responses")
     assert failure_part(path, "application/json", overloaded(LOST, 1), 7) == b""
+
+
+def test_ray_knows_the_variables_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster's own test shows that RAY_worker_niceness works; it is a name in Ray's C++."""
+    from lucebox.ray import environment
+    from ray.serve._private import constants
+
+    names = environment.DEFAULTS.keys() - {"RAY_worker_niceness"}
+    source = Path(constants.__file__).read_text()
+    assert names and [name for name in names if f'"{name}"' not in source] == []
+    found = {"RAY_worker_niceness": "7"}
+    monkeypatch.setattr(os, "environ", found)
+    environment.set_defaults()
+    assert found["RAY_worker_niceness"] == "7" and names <= found.keys()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["set_defaults"]
+__all__ = ["DEFAULTS", "set_defaults"]
 
-_DEFAULTS = {
+DEFAULTS = {
     # Ray runs workers at niceness 15: beside other work, replicas would start in minutes and be found dead.
     "RAY_worker_niceness": "0",
     # Serve replaces a proxy that is not ready in 5 s, and its start then fails.
@@ -26,5 +26,5 @@ _DEFAULTS = {
 def set_defaults() -> None:
     """Sets the variables that the user has not set. Call it before Ray is imported; processes that Ray starts inherit
     them."""
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
