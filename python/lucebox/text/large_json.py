@@ -15,6 +15,9 @@ __all__ = ["dump_large", "load_json"]
 
 SMALL = 1 << 16
 """Characters that one step may read or write."""
+SMALL_VALUES = 16_000
+"""Values of a longer text that one step may read: half of those that a text of SMALL characters may have. An agent's
+conversation of 60K tokens has 2,700."""
 PART = 1 << 16
 """Characters of a string that one step may read or write."""
 FEW = 2000
@@ -37,7 +40,7 @@ def load_json(data: bytes, name: str) -> Any:
         ValueError: it is no JSON.
     """
     shape = check_shape(data, name)
-    if len(data) <= SMALL or (len(data) <= 16 * SMALL and shape.n_members + shape.n_items <= FEW):
+    if len(data) <= SMALL or (len(data) <= 16 * SMALL and shape.n_members + shape.n_items <= SMALL_VALUES):
         return json.loads(data)
     text = data.decode("utf-8-sig")
     value, end = _value(text, _space(text, 0), 0)
