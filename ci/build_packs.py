@@ -8,8 +8,8 @@ build_packs.py --system sm_86      with the compilers of this machine
 build_packs.py --nvcc sm_86        with nvcc's code beside NVRTC's: twice the time and bytes
 
 NVIDIA packs have the code of one compiler: NVRTC, or nvcc where the target names no NVRTC. Without --isolated the
-compilers are installed once, into build/toolchain, and code that was compiled before comes from a store (compile_object.py). A pack that fails
-does not stop the others; its build output is printed at the end.
+compilers are installed once, into build/toolchain, and code that was compiled before comes from a store
+(compile_object.py). A pack that fails does not stop the others; its build output is printed at the end.
 """
 
 from __future__ import annotations

@@ -422,8 +422,8 @@ matrix products on the simulator.
 ## What a pack is compiled for
 
 Shared memory is the most one block may have. The driver is the oldest that loads some code of the pack; NVIDIA packs
-are [compiled by CUDA 12](building-packs.md#nvidia-one-compiler-for-all-drivers), for newer drivers, too. Hosts are the machines the
-chip is found in; a pack itself holds no host code.
+are [compiled by CUDA 12](building-packs.md#nvidia-one-compiler-for-all-drivers), for newer drivers, too. Hosts are the
+machines the chip is found in; a pack itself holds no host code.
 
 | target | extra | architecture | matrix | bf16 | async copy | FP8 | FP4 | TMA | clusters | shared | driver | hosts |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|

@@ -331,7 +331,7 @@ def test_chunks_of_prompts_are_long_if_experts_are_in_host_memory(tmp_path: Path
     synthetic.write_sparse(path, replace(synthetic.SHAPES["qwen35moe-35b-a3b"], vocab=2048), "35b", "Q4_K_M")
     boards = {"RTX 3090": 512, "RTX 3060 12GB": 2048, "H200 SXM": 2048}
     assert {board: chunk_of(plan_memory(path, board=board)) for board in boards} == boards
-    assert chunk_of(plan_memory(path, board="H200 SXM", expert_slots=64)) == 4096
+    assert chunk_of(plan_memory(path, board="H200 SXM", expert_slots=64)) == 8192
     default, given = (plan_memory(path, board="RTX 3060 12GB", prefill_chunk=chunk) for chunk in (None, 512))
     assert chunk_of(given) == 512 and given.memory.experts.slots > default.memory.experts.slots
     least = plan_memory(path, board="RTX 3060 12GB", expert_slots=8)

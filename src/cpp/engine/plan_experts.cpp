@@ -13,7 +13,7 @@ namespace {
 constexpr int kExpertContext = 16384;
 // Default rows of a prompt's chunk if experts are in host memory, which each chunk copies. A device with longer chunks
 // of its own computes faster than it copies, so its chunks become longer, too.
-int expert_chunk(int device_chunk) { return std::max(2048, 2 * device_chunk); }
+int expert_chunk(int device_chunk) { return std::clamp(4 * device_chunk, 2048, 8192); }
 
 class ExpertPlanner {
  public:
