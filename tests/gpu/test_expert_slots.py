@@ -79,7 +79,7 @@ def test_experts_beside_a_dense_network(pack: _engine.gpu.Pack, data: Path) -> N
 
 
 MANY_ROWS = 66  # experts stream from 65 on
-MANY = Shape("qwen3moe", "BF16", n_experts=40, n_used=4, **WIDE)  # more than a half of the ring
+MANY = Shape("qwen3moe", "BF16", n_experts=40, n_used=4, **WIDE)  # more than a part of the ring
 
 
 @pytest.mark.slow  # 8 s

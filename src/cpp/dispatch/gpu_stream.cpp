@@ -370,7 +370,7 @@ void GpuStream::run(const MixExperts& op) {
   StagedExperts* const staged = op.slots.staged;
   if (staged != nullptr && !staged->is_pageable() && !is_capturing_)
     if (const auto streamed =
-            gpu::choose_streamed(op, scratch_->data(), staged->ring(), staged->next_half(), pack_->target()))
+            gpu::choose_streamed(op, scratch_->data(), staged->ring(), staged->next_part(), pack_->target()))
       return run(*streamed, *staged);
   n_slot_changes_ += op.slots.n > 0;
   const auto run_one = [&](gpu::Launch launch, auto params) {

@@ -10,8 +10,8 @@ namespace lb {
 StagedExperts::StagedExperts(const gpu::Device& device, const gpu::ExpertRing& ring, size_t stage_bytes)
     : ring_(ring),
       copies_(device, gpu::Queue::Runner::kOwnThread, gpu::Queue::Priority::kUrgent),
-      halves_{{gpu::Event(device), gpu::Event(device)}, {gpu::Event(device), gpu::Event(device)}},
       slots_are_known_(device) {
+  for (int i = 0; i < gpu::kRingParts; ++i) parts_.push_back({gpu::Event(device), gpu::Event(device)});
   if (stage_bytes == 0) return;
   stage_.emplace(device, stage_bytes, gpu::Buffer::Kind::kPinned);
   fills_.emplace(device, sizeof(ExpertFills), gpu::Buffer::Kind::kPinned);
@@ -52,13 +52,13 @@ void StagedExperts::await_slots(const gpu::Queue& queue, unsigned n_changes) {
 }
 
 void StagedExperts::begin_products(const gpu::Queue& queue) const {
-  copies_.record(halves_[next_half_].filled);
-  queue.wait(halves_[next_half_].filled);
+  copies_.record(parts_[next_part_].filled);
+  queue.wait(parts_[next_part_].filled);
 }
 
 void StagedExperts::end_products(const gpu::Queue& queue) {
-  queue.record(halves_[next_half_].emptied);
-  next_half_ = 1 - next_half_;
+  queue.record(parts_[next_part_].emptied);
+  next_part_ = (next_part_ + 1) % gpu::kRingParts;
 }
 
 }  // namespace lb

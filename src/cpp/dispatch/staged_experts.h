@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "device/memory.h"
 #include "device/queue.h"
@@ -30,12 +31,12 @@ class StagedExperts {
 
   // --- the ring
   const gpu::ExpertRing& ring() const { return ring_; }
-  int next_half() const { return next_half_; }  // which the next copies fill
+  int next_part() const { return next_part_; }  // which the next copies fill
   const gpu::Queue& copies() const { return copies_; }
   // Copies read which experts are in slots. Lets them wait for the work sent to `queue` so far, if that may have
   // changed since the last call: n_changes counts what did.
   void await_slots(const gpu::Queue& queue, unsigned n_changes);
-  void begin_copy() const { copies_.wait(halves_[next_half_].emptied); }
+  void begin_copy() const { copies_.wait(parts_[next_part_].emptied); }
   // After the copy, until the products of its experts are sent.
   void begin_products(const gpu::Queue& queue) const;
   void end_products(const gpu::Queue& queue);
@@ -45,7 +46,7 @@ class StagedExperts {
     const ExpertFills* fills;
     gpu::FillSlots from, to;
   };
-  struct Half {
+  struct Part {
     gpu::Event filled, emptied;
   };
   static void run(void* copy);
@@ -54,9 +55,9 @@ class StagedExperts {
   std::map<const ExpertCache*, Copy> layer_copies_;
   gpu::ExpertRing ring_;
   gpu::Queue copies_;
-  Half halves_[2];
+  std::vector<Part> parts_;  // [kRingParts]
   gpu::Event slots_are_known_;
-  int next_half_ = 0;
+  int next_part_ = 0;
   unsigned n_changes_ = 0;
 };
 

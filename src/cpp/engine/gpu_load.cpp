@@ -226,11 +226,12 @@ void reserve_experts(Network& network, const gpu::Device& device, WeightStore& s
   }
   const int n_experts = network.expert_products().n;
   const size_t largest = network.largest_expert_bytes();
-  const int in_half = gpu::ring_experts(largest, n_experts);
-  std::byte *const ring = store.expert_ring->data(), *const second = ring + in_half * largest;
-  store.staged = std::make_shared<StagedExperts>(
-      device, gpu::ExpertRing{{ring, second}, reinterpret_cast<int32_t*>(second + in_half * largest), in_half},
-      store.pageable_experts.empty() ? 0 : network.expert_slots() * largest);
+  gpu::ExpertRing ring = {.group_experts = gpu::ring_experts(largest, n_experts)};
+  std::byte* at = store.expert_ring->data();
+  for (std::byte*& part : ring.parts) part = std::exchange(at, at + ring.group_experts * largest);
+  ring.tables = reinterpret_cast<int32_t*>(at);
+  store.staged = std::make_shared<StagedExperts>(device, ring,
+                                                 store.pageable_experts.empty() ? 0 : network.expert_slots() * largest);
   network.for_each_expert_layer([&](ExpertSlots& slots) {
     slots.staged = store.staged.get();
     slots.is_pinned = store.pageable_experts.empty();
@@ -271,9 +272,9 @@ size_t expert_ring_bytes(Network& network) {
   if (network.expert_slots() == 0) return 0;
   const int n_experts = network.expert_products().n;
   const size_t largest = network.largest_expert_bytes();
-  const int in_half = gpu::ring_experts(largest, n_experts);
+  const int in_part = gpu::ring_experts(largest, n_experts);
   Carver counter;
-  counter.take<std::byte>(2 * in_half * largest + gpu::ring_table_bytes(n_experts, in_half));
+  counter.take<std::byte>(gpu::kRingParts * in_part * largest + gpu::ring_table_bytes(n_experts, in_part));
   return counter.used();
 }
 

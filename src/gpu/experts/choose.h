@@ -66,11 +66,12 @@ struct HeldExperts {
   ExpertPieces pieces;
 };
 
-// The launches of a MixExperts for long prompts (FindStreamed): the products of a group, and the copies to its half of
-// the ring, which run on another queue.
+// The launches of a MixExperts for long prompts (FindStreamed): the products of a group, and the copies to its part of
+// the ring, which run on another queue. The parts hold what is copied while a layer computes what has no experts.
+inline constexpr int kRingParts = 4;
 struct ExpertRing {
-  std::byte* halves[2];  // memory for group_experts experts each, as planes
-  int32_t* tables;       // [ring_table_bytes()]
+  std::byte* parts[kRingParts];  // memory for group_experts experts each, as planes
+  int32_t* tables;               // [ring_table_bytes()]
   int group_experts;
 };
 struct StreamedLaunches {
@@ -79,19 +80,19 @@ struct StreamedLaunches {
   FindStreamed find_params;
   StreamExperts copy_params;
   int n_groups, slots_held;
-  int first_half;  // where the first group's copies go
-  HeldExperts halves[2];
+  int first_part;  // where the first group's copies go
+  HeldExperts parts[kRingParts];
 
   GroupedLaunches group(int number) const;
   StreamExperts copy_of(int number) const;  // number: 1 and more
-  const HeldExperts& half_of(int number) const { return halves[(first_half + number - 1) % 2]; }
+  const HeldExperts& part_of(int number) const { return parts[(first_part + number - 1) % kRingParts]; }
 };
-// Experts of a half of the ring, and bytes of its tables.
+// Experts of a part of the ring, and bytes of its tables.
 int ring_experts(size_t largest_expert_bytes, int n_experts);
 size_t ring_table_bytes(int n_experts, int group_experts);
 // nullopt: the rows are few, or no kernel groups the types.
 std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scratch, const ExpertRing& ring,
-                                                int first_half, const Target& target);
+                                                int first_part, const Target& target);
 
 // Calls multiply() for each group of experts, after the launches that bring the group to its slots.
 template <class Run, class Multiply>

@@ -14,7 +14,7 @@ constexpr const char *kFindKernel = "find_experts_kernel", *kFillKernel = "fill_
                      *kRouteFindKernel = "route_find_experts_kernel", *kFindStreamedKernel = "find_streamed_kernel",
                      *kStreamKernel = "stream_experts_kernel";
 constexpr uint32_t kCopyShare = 16;  // of the blocks: 8 of 132 multiprocessors, which copy as fast as the link
-constexpr int kMaxRingExperts = 16;  // of a half; more make no launch shorter than its copies
+constexpr int kMaxRingExperts = 16;  // of a part; more make no launch shorter than its copies
 
 constexpr int kMaxRoutedRows = kFindThreads / 32;  // a warp per row
 
@@ -129,8 +129,8 @@ SlotLaunches choose_slots(const MixExperts& op, const Target& target) {
 }
 
 int ring_experts(size_t largest_expert_bytes, int n_experts) {
-  constexpr size_t kHalfBytes = size_t(32) << 20;  // 0.6 to 1.3 ms of copies
-  const size_t fits = kHalfBytes / std::max<size_t>(1, largest_expert_bytes);
+  constexpr size_t kPartBytes = size_t(32) << 20;  // 0.6 to 1.3 ms of copies
+  const size_t fits = kPartBytes / std::max<size_t>(1, largest_expert_bytes);
   return int(std::clamp<size_t>(fits, 1, std::min(n_experts, kMaxRingExperts)));
 }
 
@@ -139,18 +139,18 @@ size_t ring_table_bytes(int n_experts, int group_experts) {
 }
 
 std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scratch, const ExpertRing& ring,
-                                                int first_half, const Target& target) {
+                                                int first_part, const Target& target) {
   if (op.slots.n == 0 || op.rows <= kMaxTree) return {};
   MixExperts grouped = op;
   grouped.slots = {};
   const MixLaunches launches = choose(grouped, scratch, target);
   if (!std::holds_alternative<GroupedLaunches>(launches)) return {};
   const std::string what = cat("[mix_experts] ", op.n_experts, " experts in groups of ", ring.group_experts);
-  StreamedLaunches result = {.products = std::get<GroupedLaunches>(launches), .first_half = first_half};
+  StreamedLaunches result = {.products = std::get<GroupedLaunches>(launches), .first_part = first_part};
   // Products fill the multiprocessors that they run on, so they leave some to the copies beside them.
   for (Launch* products : {&result.products.gate_up, &result.products.down})
     products->grid[0] -= products->grid[0] / kCopyShare;
-  for (int i = 0; i < 2; ++i) result.halves[i] = held_experts(op, ring.halves[i], ring.group_experts);
+  for (int i = 0; i < kRingParts; ++i) result.parts[i] = held_experts(op, ring.parts[i], ring.group_experts);
   result.n_groups = 1 + ceil_div(op.n_experts - op.slots.n, ring.group_experts);
   result.find_params = {.experts = op.experts,
                         .cache = op.slots.cache,
@@ -160,12 +160,12 @@ std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scra
                         .n_experts = op.n_experts,
                         .n_groups = result.n_groups,
                         .group_experts = ring.group_experts,
-                        .expert_bytes = result.halves[0].pieces.bytes};
+                        .expert_bytes = result.parts[0].pieces.bytes};
   result.find = checked(
       {.kernel = kFindStreamedKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},
       target, what);
   result.copy_params = {op.slots.cache, {}, op.n_experts, 0, ring.group_experts};
-  result.copy = copy_launch(kStreamKernel, ring.group_experts, result.halves[0].pieces, target, what);
+  result.copy = copy_launch(kStreamKernel, ring.group_experts, result.parts[0].pieces, target, what);
   result.copy.overlap_previous = false;
   result.slots_held = op.slots.n;
   return result;
@@ -176,15 +176,15 @@ GroupedLaunches StreamedLaunches::group(int number) const {
   own.group_params.slots = find_params.tables + size_t(number) * find_params.n_experts;
   own.gate_up_params.n_held = own.down_params.n_held = number == 0 ? slots_held : find_params.group_experts;
   if (number == 0) return own;
-  const HeldExperts& half = half_of(number);
-  own.gate_up_params.w[0] = half.gate, own.gate_up_params.w[1] = half.up, own.down_params.w[0] = half.down;
+  const HeldExperts& part = part_of(number);
+  own.gate_up_params.w[0] = part.gate, own.gate_up_params.w[1] = part.up, own.down_params.w[0] = part.down;
   own.group.overlap_previous = false;  // the copies are another queue's
   return own;
 }
 
 StreamExperts StreamedLaunches::copy_of(int number) const {
   StreamExperts own = copy_params;
-  own.pieces = half_of(number).pieces;
+  own.pieces = part_of(number).pieces;
   own.first = (number - 1) * own.group_experts;
   return own;
 }

@@ -201,7 +201,7 @@ LB_KERNEL(find_streamed_kernel, FindStreamed, 512, 1) {
   }
 }
 
-// Copies the missing experts [first, first + group_experts), in ascending order, to the half of the ring in `pieces`.
+// Copies the missing experts [first, first + group_experts), in ascending order, to the part of the ring in `pieces`.
 LB_KERNEL(stream_experts_kernel, StreamExperts, kFillThreads, 1) {
   LB_SHARED(int, list, kMaxExperts);
   LB_SHARED(int, warp_counts, kFillThreads / 32);

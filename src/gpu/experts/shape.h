@@ -165,9 +165,9 @@ struct FillSlots {
 };
 
 // Long prompts leave the slots as they are. All experts that no slot has are streamed, in ascending order, through a
-// ring in two halves: copies fill one half while products read the other. A half is laid out like matrices of
-// group_experts experts; layouts differ between layers, so the halves share no bytes. Group 0 has the experts in slots,
-// group g the g-th part of the others.
+// ring of kRingParts parts: copies fill the next ones while products read one. A part is laid out like matrices of
+// group_experts experts; layouts differ between layers, so parts share no bytes. Group 0 has the experts in slots, group
+// g the g-th share of the others.
 struct FindStreamed {
   const int32_t* experts;  // [n_choices]
   ExpertCache* cache;
