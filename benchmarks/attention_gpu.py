@@ -5,8 +5,9 @@ attention_gpu.py --pack build/sm_90/pack/lucebox_sm90                  the shape
 attention_gpu.py --pack FOLDER --types f16 q8_0 q8_0/q4_0 wht4         types of K and V
 attention_gpu.py --pack FOLDER --shapes 24/4x256 --depths 32768 --rows 1 22 2048 --csv out.csv
 
-A shape is query heads / KV heads x head_dim. Decoding rotates its caches, so no launch finds its own in the L2 cache.
-Times are device times of a graph of all of them, the best of several tries, the merge included.
+A shape is query heads / KV heads x head_dim, for values in keys + the tail: 32/4x512+128. Decoding rotates its caches,
+so no launch finds its own in the L2 cache. Times are device times of a graph of all of them, the best of several tries,
+the merge included.
 """
 
 from __future__ import annotations
@@ -63,24 +64,26 @@ def random_slots(kv: str, rng: np.random.Generator, *shape: int, dim: int) -> ND
     return bits.view(np.uint8 if is_packed else np.float32 if name == "f32" else dtype)
 
 
-def cache_fields(kv: str, kv_heads: int, head_dim: int, capacity: int, n_past: int) -> dict[str, object]:
+def cache_fields(kv: str, kv_heads: int, head_dim: int, key_tail: int, capacity: int, n_past: int) -> dict[str, object]:
     """The fields of a full cache, its pages in reverse."""
     k_type, _, v_type = kv.partition("/")
     types, rng, n_pages = (k_type, v_type or k_type), np.random.default_rng(0), -(-capacity // 64)
-    k, v = (random_slots(one, rng, n_pages, kv_heads, 64, dim=head_dim) for one in types)
+    parts = zip(("k_pages",) if key_tail else ("k_pages", "v_pages"), types, strict=False)
+    pages = {name: random_slots(one, rng, n_pages, kv_heads, 64, dim=head_dim + key_tail) for name, one in parts}
     table = np.arange(n_pages, dtype=np.int32)[::-1].copy()
-    return {"k_pages": k, "v_pages": v, "k_type": types[0], "v_type": types[1], "page_table": table, "n_past": n_past,
-            "head_dim": head_dim}  # fmt: skip
+    return {**pages, "k_type": types[0], "v_type": types[1], "page_table": table, "n_past": n_past,
+            "head_dim": head_dim, "key_tail": key_tail}  # fmt: skip
 
 
 def measure(
     pack: _engine.gpu.Pack, info: _engine.gpu.DeviceInfo, dtype: str, shape: str, depth: int, rows: int, peak: float
 ) -> Row:
     heads, rest = shape.split("/")
-    kv_heads, head_dim = map(int, rest.split("x"))
-    q = random_slots("f32", np.random.default_rng(1), rows, int(heads), dim=head_dim)
+    kv_heads, dims = rest.split("x")
+    head_dim, key_tail = map(int, f"{dims}+0".split("+")[:2])
+    q = random_slots("f32", np.random.default_rng(1), rows, int(heads), dim=head_dim + key_tail)
     fields = {"q": q, "scale": 1 / head_dim, "first_slot": 0, "window": 0,
-              **cache_fields(dtype, kv_heads, head_dim, depth + rows, depth)}  # fmt: skip
+              **cache_fields(dtype, int(kv_heads), head_dim, key_tail, depth + rows, depth)}  # fmt: skip
     calls = [("attention", [fields], [])]
     cache_bytes = _kernels.ops.time(calls, pack, 1, 1, 1)["bytes"]
     sets = int(4 * info.l2_bytes / cache_bytes) + 1 if rows <= 64 else 1

@@ -29,7 +29,7 @@ def time_kernels(pack: _engine.gpu.Pack, tokens: int, rows: int, keep: float) ->
     n_past, scale, n_blocks = tokens - rows, 1 / head_dim, -(-tokens // BLOCK)
     rows_of_block = QUERIES // (heads // kv_heads)
     n_query_blocks = -(-rows // rows_of_block)
-    cache = cache_fields("f16", kv_heads, head_dim, tokens, n_past)
+    cache = cache_fields("f16", kv_heads, head_dim, 0, tokens, n_past)
     q = random_slots("f32", np.random.default_rng(1), rows, heads, dim=head_dim)
     # Each query block reads n_selected evenly spaced blocks of those that its last row sees.
     lists = np.zeros((n_query_blocks, kv_heads, 2 + n_blocks), np.int32)

@@ -28,6 +28,7 @@ PARTS = ("sm_90", "gfx1151")
 DEAR = {
     *("attention_decode", "attention_decode_batched", "attention_decode_rows"),
     *("attention_decode_packed", "attention_decode_packed_batched", "attention_wide", "attention_wide_rows"),
+    *("attention_wide_tail", "attention_wide_tail_rows"),
     *("attention_decode_8_packed", "attention_decode_8_packed_batched", "attention_decode_8_packed_rows"),
     *("attention_prefill_16", "attention_prefill_32", "attention_prefill_16_packed", "attention_prefill_32_packed"),
     *("attention_prefill_sm90", "attention_prepare", "attention_sparse_16", "attention_sparse_32"),

@@ -12,6 +12,8 @@ from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
 from reference import kv_types
+from reference import rms_norm as norm_reference
+from reference import rope as rope_reference
 from reference.kv_types import PAGE
 from reference.linear import random_weights
 from tolerances import check
@@ -23,10 +25,11 @@ FAST = tuple(
 )  # GPU kernels use matrix units for these
 
 
-def has_matrix_units(on: dict[str, Any], dim: int) -> bool:
+def has_matrix_units(on: dict[str, Any], dim: int, key_tail: int = 0) -> bool:
     """Whether kernels use matrix units for these heads where the case runs; of 512, on NVIDIA from sm_80 on."""
     target = str(on["pack"].target) if "pack" in on else ""
-    return dim in (64, 128, 256) or (dim == 512 and bool(target) and target not in F16_ONLY and "gfx" not in target)
+    is_wide = dim == 512 and key_tail in (0, 128) and bool(target) and target not in F16_ONLY and "gfx" not in target
+    return (key_tail == 0 and dim in (64, 128, 256)) or is_wide
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -40,13 +43,13 @@ def compare(
 ) -> F32:  # fmt: skip
     """Checks the result, with errors relative to the largest value, and returns it. `hidden`: first_slot, window,
     last_seen."""
-    rows, _, dim = q.shape
+    rows, dim = len(q), cache.dim
     # Pages that no row sees may hold NaN, which a weight of zero does not hide in the reference.
     keys, values = (np.nan_to_num(stored)[: n_past + rows] for stored in (cache.keys, cache.values))
     mask = reference.visible(rows, n_past, ancestors, **hidden, parent=parent)
     want = reference.attention(q, keys, values, dim**-0.5, mask, None if gate is None else gate[:, :, -dim:], sinks)
     given = (q, *cache.pages, n_past, dim**-0.5, gate, ancestors, parent)
-    hidden["sinks"] = sinks
+    hidden |= {"sinks": sinks, **cache.sizes}
     got: F32 = ops.attention(*given, **hidden, **on)
     unit = np.abs(values).max()
     if "pack" in on:
@@ -68,8 +71,8 @@ def _from_operands(
 ) -> tuple[NDArray[np.float64], str]:  # fmt: skip
     """The result from a kernel's own operands in fp64, and its tolerance. How far operands rounded to f16 move the
     result depends on the inputs: most where slots nearly tie."""
-    dim = q.shape[-1]
-    has_units = "f32" not in (cache.k_type, cache.v_type) and has_matrix_units(on, dim)
+    dim = cache.dim
+    has_units = "f32" not in (cache.k_type, cache.v_type) and has_matrix_units(on, dim, cache.key_tail)
     of_operands = reference.rounded_attention if has_units else reference.attention
     keys, values = (np.nan_to_num(slots)[:n_slots] for slots in cache.device_slots)
     o = of_operands(q, keys, values, dim**-0.5, mask, sinks=sinks)
@@ -82,9 +85,11 @@ def _from_operands(
 def _family(on: dict[str, Any], cache: Cache, dim: int) -> str:
     """What the kernels of a device round for these types."""
     k, v = cache.k_type.lower(), cache.v_type.lower()
-    if not {k, v} <= {"f32", "f16", "bf16"} or (k != v and has_matrix_units(on, dim)):
+    has_units = has_matrix_units(on, dim, cache.key_tail)
+    converts = k != v or (k == "bf16" and cache.key_tail > 0)
+    if not {k, v} <= {"f32", "f16", "bf16"} or (converts and has_units):
         return "attention_packed"
-    return f"attention_{k}" if k != "f32" and has_matrix_units(on, dim) else "attention"
+    return f"attention_{k}" if k != "f32" and has_units else "attention"
 
 
 def check_rounded(pack: Any, rng: np.random.Generator, o: F32, attention: tuple[Any, ...]) -> None:
@@ -116,6 +121,48 @@ def tree(on: dict[str, Any], rng: np.random.Generator, dtype: str, dim: int, row
     fused = normal(rng, rows, 4, 2 * dim) * np.float32(3)
     parent, masks = random_tree(rows, rng)
     compare(on, cache, np.ascontiguousarray(fused[:, :, :dim]), n_past, fused, masks, parent)
+
+
+def in_keys(
+    on: dict[str, Any], rng: np.random.Generator, dtype: str, heads: int, kv_heads: int, dim: int, key_tail: int,
+    n_past: int, rows: int, capacity: int = 0, is_tree: bool = False, **hidden: Any,
+) -> None:  # fmt: skip
+    """A chain or a tree over a cache whose values are parts of the keys, with a gate."""
+    cache = filled(n_past + rows, kv_heads, dim, dtype, dtype, rng, capacity, on.get("isa", "auto"), key_tail)
+    parent, masks = random_tree(rows, rng) if is_tree else (None, None)
+    q, gate = normal(rng, rows, heads, dim + key_tail) * np.float32(3), normal(rng, rows, heads, dim)
+    compare(on, cache, q, n_past, gate, masks, parent, **hidden)
+
+
+def prepared_in_keys(
+    on: dict[str, Any], rng: np.random.Generator, dtype: str, heads: int, kv_heads: int, dim: int, n_pairs: int,
+    key_tail: int, n_past: int, rows: int,
+) -> None:  # fmt: skip
+    """AttentionPrepare in two appends, and Attention, of a layer with K = V; fp64 has keys and values apart."""
+    slots, half = n_past + rows, dim // 2
+    x, u = normal(rng, slots, kv_heads, dim), normal(rng, slots, heads, dim)
+    q_weight, k_weight = rng.uniform(0.5, 1.5, size=(2, dim)).astype(np.float32) * np.float32(0.5)
+    angle = rng.uniform(-9, 9, (slots, half)) * (np.arange(half) < n_pairs)
+    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    ones = np.ones(dim, np.float32)
+    values = norm_reference.rms_norm(x, ones, 1e-6)
+    keys = rope_reference.rope(values * k_weight, cos, sin, "halves")
+    queries = rope_reference.rope(norm_reference.rms_norm(u, q_weight, 1e-6), cos, sin, "halves")[n_past:]
+    want = reference.attention(queries, keys, values, 1, reference.visible(rows, n_past, None))
+
+    matched = np.where(np.arange(dim) % half < n_pairs, q_weight, q_weight * k_weight)
+    n_pages = slots // PAGE + 2
+    pages = poisoned(n_pages, kv_heads, dtype, dim + key_tail)
+    cache = (None, dtype, dtype, rng.permutation(n_pages).astype(np.int32))
+    sizes = {"head_dim": dim, "key_tail": key_tail}
+    scratch = np.zeros((slots, kv_heads, dim + key_tail), np.float32)
+    for part in (slice(0, n_past), slice(n_past, slots)):
+        given = u[part], x[part], scratch[part], matched, k_weight, cos[part], sin[part], pages, *cache, part.start
+        q, pages, _ = ops.attention_prepare(*given, 1e-6, v_norm=ones, n_tail_pairs=n_pairs, **sizes, **on)
+    alone = ops.attention_prepare(u[n_past:], None, None, *given[3:], 1e-6, n_tail_pairs=n_pairs, **sizes, **on)
+    assert np.array_equal(alone[0], q)
+    got = ops.attention(q, pages, *cache, n_past, 1.0, **sizes, **on)
+    check("attention", got, want, np.abs(values).max())
 
 
 def block(

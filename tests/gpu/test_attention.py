@@ -119,6 +119,69 @@ def test_heads_of_512(
     assert ops.take_started(pack)[0] == f"attention_wide_{queries}_{stored}_512_kernel"
 
 
+@pytest.mark.first_case
+@pytest.mark.parametrize(
+    ("dtype", "heads", "n_past", "rows", "capacity", "hidden"),
+    (
+        ("F16", 8, 0, 1, 0, {}),
+        ("q8_0", 3, 63, 1, 1500, {}),
+        ("wht4", 1, 66, 9, 0, {"is_tree": True}),
+        ("F16", 2, 66, 7, 1500, {"is_tree": True}),
+        ("F16", 1, 31, 17, 1500, {}),
+        ("BF16", 8, 40, 11, 0, {}),
+        ("q5_1", 2, 90, 40, 1500, {"window": 70}),
+    ),
+)
+def test_heads_of_512_with_values_in_keys(
+    pack: _engine.gpu.Pack, dtype: str, heads: int, n_past: int, rows: int, capacity: int, hidden: dict[str, int],
+    seed: int,
+) -> None:  # fmt: skip
+    if not attention_cases.has_matrix_units({"pack": pack}, 512, 128):
+        pytest.skip("heads of 512 have kernels on matrix units on NVIDIA from sm_80 on")
+    ops.take_started(pack)
+    rng = np.random.default_rng(seed)
+    attention_cases.in_keys({"pack": pack}, rng, dtype, 2 * heads, 2, 512, 128, n_past, rows, capacity, **hidden)
+    queries, stored = 16 if heads * rows <= 16 else 32, "f16" if dtype == "F16" else "packed"
+    assert ops.take_started(pack)[0] == f"attention_wide_tail_{queries}_{stored}_512_kernel"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "key_tail", "n_past", "rows"),
+    (("F32", 512, 128, 30, 5), ("F16", 128, 128, 0, 1), ("q8_0", 32, 64, 61, 9), ("wht3", 64, 128, 70, 3)),
+)
+def test_values_in_keys_of_any_head(
+    pack: _engine.gpu.Pack, dtype: str, dim: int, key_tail: int, n_past: int, rows: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    attention_cases.in_keys({"pack": pack}, rng, dtype, 6, 2, dim, key_tail, n_past, rows, 0, rows == 9)
+    assert "attention_fp32_kernel" in ops.take_started(pack)
+
+
+@pytest.mark.parametrize(("dim", "n_pairs", "key_tail"), ((32, 4, 64), (512, 64, 128), (96, 9, 64)))
+def test_keys_and_values_apart_give_the_same(
+    pack: _engine.gpu.Pack, dim: int, n_pairs: int, key_tail: int, seed: int
+) -> None:
+    on = {"pack": pack}
+    attention_cases.prepared_in_keys(on, np.random.default_rng(seed), "F32", 6, 2, dim, n_pairs, key_tail, 61, 9)
+
+
+@pytest.mark.parametrize("dtype", ("F16", "q5_1", "wht4"))
+def test_appends_and_moves_of_values_in_keys(pack: _engine.gpu.Pack, dtype: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_past, rows = 50, 30
+    cache = filled(n_past + rows, 2, 512, dtype, dtype, rng, key_tail=128)
+    path = path_to(random_tree(rows, rng)[0], rows - 1)
+    mine, beside = (
+        (
+            ops.kv_append(cache.k[: 2 * rows], None, *cache.pages, 3, **cache.sizes, **on)[0],
+            ops.kv_move(*cache.pages, path, n_past, **cache.sizes, **on)[0],
+        )
+        for on in ({"pack": pack}, {})
+    )
+    for ours, want in zip(mine, beside, strict=True):
+        assert ours.tobytes() == want.tobytes()
+
+
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
 @pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16), ("F16", 512)))
 def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int) -> None:
@@ -435,6 +498,7 @@ def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
     pages, table = np.zeros((4, 2, PAGE, 64), np.uint16), np.arange(4, dtype=np.int32)
     fields = {"q": np.ones((1, 4, 64), np.float32), "n_past": 100, "scale": 1 / 64, "first_slot": 0, "window": 0}
     cache = {"k_pages": pages, "v_pages": pages.copy(), "k_type": "F16", "v_type": "F16", "page_table": table}
+    cache |= {"head_dim": 64, "key_tail": 0}
     timed = _kernels.ops.time([("attention", [fields | cache], [])], pack, sets=2, replays=1, tries=1)
     assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launches"][0]
     assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4

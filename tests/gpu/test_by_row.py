@@ -39,19 +39,33 @@ TYPES = [("f16", "f16"), ("q8_0", "wht4"), ("wht3", "q5_1"), ("f32", "f32")]
 @pytest.mark.parametrize("window", [0, 50])
 def test_attention(pack: Pack, types: tuple[str, str], heads: tuple[int, int, int], window: int, seed: int) -> None:
     """Over several splits, with the tree across the end of a page; kv_move makes the cache of a step."""
+    check_attention(pack, types, heads, 0, window, seed)
+
+
+@pytest.mark.parametrize(("dtype", "heads", "key_tail"), [("f16", (3, 1, 512), 128), ("q8_0", (3, 1, 512), 128),
+                                                          ("q4_0", (6, 2, 32), 64)])  # fmt: skip
+def test_attention_to_values_in_keys(
+    pack: Pack, dtype: str, heads: tuple[int, int, int], key_tail: int, seed: int
+) -> None:
+    check_attention(pack, (dtype, dtype), heads, key_tail, 0, seed)
+
+
+def check_attention(
+    pack: Pack, types: tuple[str, str], heads: tuple[int, int, int], key_tail: int, window: int, seed: int
+) -> None:
     n_heads, n_kv, dim = heads
     rng = np.random.default_rng(seed)
     rows, n_past = int(rng.integers(2, 33)), int(rng.integers(0, 3)) * 64 + int(rng.integers(32, 64))
-    cache = filled(n_past + rows, n_kv, dim, *types, rng, 320)
+    cache = filled(n_past + rows, n_kv, dim, *types, rng, 320, key_tail=key_tail)
     parent, masks = wide_tree(rows, rng)
-    q, gate = normal(rng, 2, rows, n_heads, dim) * np.float32(3)
+    q, gate = normal(rng, rows, n_heads, dim + key_tail) * np.float32(3), normal(rng, rows, n_heads, dim)
     sinks = normal(rng, n_heads)
-    last = {"window": window, "sinks": sinks, "pack": pack}
+    last = {"window": window, "sinks": sinks, "pack": pack, **cache.sizes}
     got = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, masks, parent, by_row=True, **last)
     assert any("_rows" in kernel for kernel in ops.take_started(pack))
     for row in range(rows):
         path = path_to(parent, row)
-        pages = ops.kv_move(*cache.pages, path, n_past, dim, pack=pack)
+        pages = ops.kv_move(*cache.pages, path, n_past, dim, key_tail, pack=pack)
         step = (q[row : row + 1], *pages, *cache.pages[2:], n_past + len(path) - 1, dim**-0.5, gate[row : row + 1])
         assert np.array_equal(ops.attention(*step, None, None, **last)[0], got[row]), (rows, n_past, row)
 

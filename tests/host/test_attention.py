@@ -54,6 +54,21 @@ def test_tree(isa: str, dtype: str, dim: int, rows: int) -> None:
     attention_cases.tree({"isa": isa}, np.random.default_rng(rows), dtype, dim, rows)
 
 
+@pytest.mark.parametrize(("dtype", "dim", "key_tail"), (("F16", 512, 128), ("q8_0", 96, 64), ("wht4", 128, 128)))
+@pytest.mark.parametrize(("n_past", "rows", "is_tree"), ((0, 1, False), (61, 9, True), (70, 130, False)))
+def test_values_in_keys(
+    isa: str, dtype: str, dim: int, key_tail: int, n_past: int, rows: int, is_tree: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    attention_cases.in_keys({"isa": isa}, rng, dtype, 6, 2, dim, key_tail, n_past, rows, is_tree=is_tree)
+
+
+@pytest.mark.parametrize(("dim", "n_pairs", "key_tail"), ((32, 4, 64), (512, 64, 128), (96, 9, 64)))
+def test_keys_and_values_apart_give_the_same(isa: str, dim: int, n_pairs: int, key_tail: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    attention_cases.prepared_in_keys({"isa": isa}, rng, "F32", 6, 2, dim, n_pairs, key_tail, 61, 9)
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 3), (1, 1), (100, 16), (70, 64), (2500, 5)))
 def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:

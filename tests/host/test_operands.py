@@ -84,7 +84,7 @@ def test_indices_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[embed\] rows of table must have values"):
         run("embed", **{**table, "dim": None}, ids=np.zeros(1, np.int32))
     pages = np.zeros((1, 1, 64, 8), np.float32)
-    cache = {"k_pages": pages, "v_pages": pages.copy(), "k_type": "F32", "v_type": "F32"}
+    cache = {"k_pages": pages, "v_pages": pages.copy(), "k_type": "F32", "v_type": "F32", "head_dim": 8, "key_tail": 0}
     rows = {"k": ones(2, 1, 8), "v": ones(2, 1, 8), "page_table": np.zeros(1, np.int32)}
     with pytest.raises(InvalidRequestError, match="the page table holds 64 slots, 65 are needed"):
         run("kv_append", **cache, **rows, n_past=63)

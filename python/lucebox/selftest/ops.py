@@ -110,7 +110,8 @@ def run_calls(calls: list[Call], **on: Any) -> list[tuple[list[dict[str, Any]], 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
     """The fields, with the numbers that follow from others in the same place. Pages: [n, n_kv_heads, 64, head_dim] of
-    float32 or of 16-bit patterns; of other types [n, n_kv_heads, 64, bytes of a slot] of bytes."""
+    float32 or of 16-bit patterns; of other types [n, n_kv_heads, 64, bytes of a slot] of bytes. With key_tail, head_dim
+    is given."""
     fields = {name: value for name, value in given.items() if value is not None}
     if "accepted" in fields:
         fields["n_accepted"] = len(fields["accepted"])
@@ -118,7 +119,9 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
         return fields
     axes = (("k", 2), ("q", 2), ("means", 1), ("k_pages", 3))
     dim = next(fields[name].shape[axis] for name, axis in axes if name in fields)
-    fields = {"v_pages": fields["k_pages"], "v_type": fields["k_type"], "head_dim": int(dim), **fields}
+    values = {} if fields.get("key_tail") else {"v_pages": fields["k_pages"]}
+    fields = {**values, "v_type": fields["k_type"], "head_dim": int(dim), "key_tail": 0, **fields}
+    dim = fields["head_dim"]
     if "gate" in fields:  # [query | gate] heads
         fields["gate"] = fields["gate"][:, :, fields["gate"].shape[2] - dim :]
     if "u" in fields:  # likewise; queries alone that need no norm are computed in place
@@ -158,7 +161,7 @@ class Op:
         got = run(self._op, on, **fields)
         if not self._results:
             return got
-        return got[self._results[0]] if len(self._results) == 1 else tuple(got[name] for name in self._results)
+        return got[self._results[0]] if len(self._results) == 1 else tuple(map(got.get, self._results))
 
 
 rms_norm = Op("rms_norm", "x w eps", "y")
@@ -195,14 +198,17 @@ top_tokens = Op("top_tokens", "logits k scale softcap", "ids logprobs", scale=1.
 block_conv = Op("block_conv", "x base kernels group add", "y", "add", add=None)
 select_candidates = Op("select_candidates", "hidden predecessors successors type root ids logprobs", "ids logprobs")
 grow_tree = Op("grow_tree", "ids logprobs root n_past max_rows rows")
-kv_append = Op("kv_append", "k v k_pages v_pages k_type v_type page_table n_past", "k_pages v_pages")
+# With key_tail there are no v_pages, and the result has None instead.
+kv_append = Op("kv_append", "k v k_pages v_pages k_type v_type page_table n_past head_dim key_tail", "k_pages v_pages")
 # The shape of unpacked pages gives head_dim.
-kv_move = Op("kv_move", "k_pages v_pages k_type v_type page_table accepted n_past head_dim", "k_pages v_pages")
+kv_move = Op("kv_move", "k_pages v_pages k_type v_type page_table accepted n_past head_dim key_tail", "k_pages v_pages")
 attention_prepare = Op("attention_prepare", "u k v q_norm k_norm cos sin k_pages v_pages k_type v_type page_table "
-                        "n_past eps pairs q_bias k_bias v_bias v_norm q_cos q_sin", "q k_pages v_pages", pairs="halves",
-                        q_bias=None, k_bias=None, v_bias=None, v_norm=None, q_cos=None, q_sin=None)  # fmt: skip
+                        "n_past eps pairs q_bias k_bias v_bias v_norm q_cos q_sin n_tail_pairs head_dim key_tail",
+                        "q k_pages v_pages", pairs="halves",
+                        q_bias=None, k_bias=None, v_bias=None, v_norm=None, q_cos=None, q_sin=None,
+                        n_tail_pairs=0)  # fmt: skip
 attention = Op("attention", "q k_pages v_pages k_type v_type page_table n_past scale gate ancestors parent first_slot "
-                "window blocks sinks by_row last_seen", "o", first_slot=0, window=0, sinks=None,
+                "window blocks sinks by_row last_seen head_dim key_tail", "o", first_slot=0, window=0, sinks=None,
                last_seen=None)  # fmt: skip
 key_scores = Op("key_scores", "q k_pages k_type page_table n_past scale scores first_row", "scores", first_row=0)
 # Updated for the blocks that `rows` rows after n_past complete.

@@ -21,12 +21,12 @@ template <class T>
 inline T* slot_of(void* data, const KvLayer& cache, int kv_head, int slot) {
   const long page = cache.page_table[slot / kPageTokens];
   return static_cast<T*>(data) +
-         ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;
+         ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * key_dim_of(cache);
 }
 
 template <class T>
 inline void append_rows(const float* x, void* data, const KvAppend& op, int begin, int end) {
-  const int dim = op.cache.head_dim;
+  const int dim = key_dim_of(op.cache);
   for (int r = begin; r < end; ++r)
     for (int h = 0; h < op.cache.n_kv_heads; ++h)
       narrow(slot_of<T>(data, op.cache, h, *op.n_past + r), x + (long(r) * op.cache.n_kv_heads + h) * dim, dim);
@@ -35,14 +35,14 @@ inline void append_rows(const float* x, void* data, const KvAppend& op, int begi
 // One KV head's part of the page that holds a slot.
 inline uint8_t* head_of(void* data, KvType type, const KvLayer& cache, int kv_head, int slot) {
   const size_t page = cache.page_table[slot / kPageTokens];
-  return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, cache.head_dim);
+  return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, key_dim_of(cache));
 }
 
 inline void append_rows(const float* x, void* data, KvType type, const KvAppend& op, int begin, int end) {
   if (type == KvType::kF16) return append_rows<Half>(x, data, op, begin, end);
   if (type == KvType::kBF16) return append_rows<BFloat>(x, data, op, begin, end);
   if (type == KvType::kF32) return append_rows<float>(x, data, op, begin, end);
-  const int dim = op.cache.head_dim;
+  const int dim = key_dim_of(op.cache);
   for (int r = begin; r < end; ++r)
     for (int h = 0; h < op.cache.n_kv_heads; ++h) {
       const int slot = *op.n_past + r;
@@ -53,7 +53,7 @@ inline void append_rows(const float* x, void* data, KvType type, const KvAppend&
 
 void kv_append(const KvAppend& op, int begin, int end) {
   append_rows(op.k, op.cache.k, op.cache.k_type, op, begin, end);
-  append_rows(op.v, op.cache.v, op.cache.v_type, op, begin, end);
+  if (op.cache.key_tail == 0) append_rows(op.v, op.cache.v, op.cache.v_type, op, begin, end);
 }
 
 // The queries of rows [row_begin, row_begin + rows) and one KV head: query i is head kv_head * group + i % group of row
@@ -68,9 +68,9 @@ struct QueryTile {
 // The running sums of a tile of queries, and its buffers.
 struct Softmax {
   float *m, *l, *o;
-  const float* queries;  // [n, dim], scaled
-  float* keys;           // [dim, 64] of a page
-  float* values;         // [64, dim] of a page
+  const float* queries;  // [n, key_dim], scaled
+  float* keys;           // [key_dim, 64] of a page
+  float* values;         // [64, key_dim] of a page
   float* scores;         // [n, 128]
   float* weights;        // [n, 128]
 };
@@ -92,7 +92,7 @@ inline int pad(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 // Computes the scores of all queries with n_slots slots of a page, from `slot` on.
 inline void score_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, float* scores) {
   const KvLayer& cache = tile.op.cache;
-  const int dim = cache.head_dim;
+  const int dim = key_dim_of(cache);
   if (cache.k_type == KvType::kF16)
     transpose_keys(slot_of<const Half>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
   else if (cache.k_type == KvType::kBF16)
@@ -152,25 +152,28 @@ template <class T>
 inline void accumulate_values(const QueryTile& tile, const Softmax& at, const T* values, int n_slots,
                               const float* weights) {
   const float one = 1;
-  const int dim = tile.op.cache.head_dim;
+  const int dim = tile.op.cache.head_dim, row = key_dim_of(tile.op.cache);
   if constexpr (sizeof(T) < sizeof(float))
     if (tile.n() > kSmallQueries)
-      return accumulate_values(tile, at, widen(values, n_slots * dim, at.values), n_slots, weights);
-  multiply(Product<T>{weights, kScoreRow, 1, values, dim, at.o, dim, tile.n(), dim, n_slots, &one});
+      return accumulate_values(tile, at, widen(values, n_slots * row, at.values), n_slots, weights);
+  multiply(Product<T>{weights, kScoreRow, 1, values, row, at.o, dim, tile.n(), dim, n_slots, &one});
 }
 
 inline void accumulate_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, const float* weights) {
   const KvLayer& cache = tile.op.cache;
   if (cache.v_type == KvType::kF16)
-    accumulate_values<Half>(tile, at, slot_of<const Half>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+    accumulate_values<Half>(tile, at, slot_of<const Half>(value_pages(cache), cache, tile.kv_head, slot), n_slots,
+                            weights);
   else if (cache.v_type == KvType::kBF16)
-    accumulate_values<BFloat>(tile, at, slot_of<const BFloat>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+    accumulate_values<BFloat>(tile, at, slot_of<const BFloat>(value_pages(cache), cache, tile.kv_head, slot), n_slots,
+                              weights);
   else if (cache.v_type == KvType::kF32)
-    accumulate_values<float>(tile, at, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+    accumulate_values<float>(tile, at, slot_of<const float>(value_pages(cache), cache, tile.kv_head, slot), n_slots,
+                             weights);
   else
     with_codes(cache.v_type, [&](auto code) {
-      load_slots<decltype(code)>(head_of(cache.v, cache.v_type, cache, tile.kv_head, slot), cache.head_dim,
-                                 slot % kPageTokens, n_slots, at.values);
+      load_slots<decltype(code)>(head_of(value_pages(cache), cache.v_type, cache, tile.kv_head, slot),
+                                 key_dim_of(cache), slot % kPageTokens, n_slots, at.values);
       accumulate_values<float>(tile, at, at.values, n_slots, weights);
     });
 }
@@ -232,21 +235,20 @@ inline void attend_tree(const QueryTile& tile, const Softmax& at, int begin, int
 
 void attention(const Attention& op, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
                float* o, std::byte* scratch) {
-  const int dim = op.cache.head_dim, rows = row_end - row_begin;
+  const int dim = op.cache.head_dim, key_dim = key_dim_of(op.cache), rows = row_end - row_begin;
   const int group = op.n_heads / op.cache.n_kv_heads;
   const bool is_tree = op.tree.ancestors != nullptr;
   const QueryTile tile{op, kv_head, group, row_begin, rows, *op.n_past + (is_tree ? 0 : row_begin)};
   for (int i = 0; i < tile.n(); ++i) m[i] = -kInfinity, l[i] = 0;
   for (long i = 0; i < long(tile.n()) * dim; ++i) o[i] = 0;
   float* queries = reinterpret_cast<float*>(scratch);  // run_attention.cpp counts this layout
-  float* keys = queries + long(tile.n()) * dim;
-  float* values = keys + long(dim) * kPageTokens;
-  float* scores = values + long(dim) * kPageTokens;
+  float* keys = queries + long(tile.n()) * key_dim;
+  float* values = keys + long(key_dim) * kPageTokens;
+  float* scores = values + long(key_dim) * kPageTokens;
   const Softmax at{m, l, o, queries, keys, values, scores, scores + tile.n() * kScoreRow};
-  for (int r = 0; r < rows; ++r) {
-    const float* q = op.q + (long(row_begin + r) * op.n_heads + kv_head * group) * dim;
-    for (int i = 0; i < group * dim; i += kLanes)
-      store(queries + long(r) * group * dim + i, load(q + i, group * dim - i) * op.scale, group * dim - i);
+  for (int r = 0, n = group * key_dim; r < rows; ++r) {
+    const float* q = op.q + (long(row_begin + r) * op.n_heads + kv_head * group) * key_dim;
+    for (int i = 0; i < n; i += kLanes) store(queries + long(r) * n + i, load(q + i, n - i) * op.scale, n - i);
   }
   const int tail = tile.base / kPageTokens * kPageTokens;
   const int last = is_tree && tail < end ? tail : end;

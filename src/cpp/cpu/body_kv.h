@@ -130,7 +130,7 @@ inline vi codes_at(const uint8_t* row, int i) {
 }
 
 // The scales of n_slots slots of a page as fp32, in the order of the plane.
-constexpr int kMaxScales = kMaxHeadDim / 32 * 2;  // per slot
+constexpr int kMaxScales = kMaxKeyDim / 32 * 2;  // per slot
 template <class Code>
 inline void load_scales(const uint8_t* head, int dim, int slot, int n_slots, float* to) {
   const KvRowBytes bytes = kv_row_bytes(Code::kKv, dim);
@@ -190,7 +190,7 @@ inline void transpose_slots(const uint8_t* head, int dim, int slot, int n_slots,
     return x;
   };
   for (int s = 0; s < n_slots; s += kLanes) {
-    vi high[(kMaxHeadDim / 32 + kLanes - 1) / kLanes * kLanes];
+    vi high[(kMaxKeyDim / 32 + kLanes - 1) / kLanes * kLanes];
     if constexpr (Code::kHasHigh)
       for (int first = 0; first < dim / 32; first += kLanes) transpose_words(highs, bytes.high, s, first, high + first);
     vf factor = {}, minimum = {};

@@ -56,9 +56,42 @@ void add_sinks(const Attention& op, int first_head, int group, int n, const floa
   }
 }
 
+// A head of a row of queries, or after these, of keys, for a cache with key_tail. Keys go from k to v.
+void prepare_with_tail(const AttentionPrepare& op, int row, int item, const cpu::Kernels& kernels) {
+  const KvLayer& cache = op.cache;
+  const int dim = cache.head_dim, half = dim / 2, n = op.n_tail_pairs;
+  const bool is_q = item < op.n_heads;
+  const long kv_head = long(row) * cache.n_kv_heads + item - op.n_heads;
+  const float* x = is_q ? op.u + row * op.u_row_stride + item * op.u_head_stride : op.k + kv_head * dim;
+  float* y = is_q ? op.q + (long(row) * op.n_heads + item) * key_dim_of(cache) : op.v + kv_head * key_dim_of(cache);
+  const RmsNorm norm{.x = x,
+                     .w = is_q ? op.q_norm : op.v_norm,
+                     .y = y,
+                     .rows = 1,
+                     .heads = 1,
+                     .dim = dim,
+                     .row_stride = dim,
+                     .head_stride = dim,
+                     .eps = op.eps};
+  kernels.rms_norm(norm, 0, 1);
+  float* tail = y + dim;
+  std::fill_n(tail, cache.key_tail, 0.0f);
+  const float *cos = is_q && op.q_cos != nullptr ? op.q_cos : op.cos, *sin = cos == op.cos ? op.sin : op.q_sin;
+  for (int i = 0; i < n; ++i) {
+    const float a = is_q ? y[i] : y[i] * op.k_norm[i], b = is_q ? y[i + half] : y[i + half] * op.k_norm[i + half];
+    const float c = op.n_pairs == 0 ? 1 : cos[long(row) * op.n_pairs + i];
+    const float s = op.n_pairs == 0 ? 0 : sin[long(row) * op.n_pairs + i];
+    tail[i] = a * c - b * s;
+    tail[n + i] = b * c + a * s;
+    if (is_q) y[i] = y[i + half] = 0;
+  }
+  if (is_q && is_rotated(cache.k_type))
+    for (int i = 0; i < key_dim_of(cache); i += rotated_group(dim)) quant::rotate(y + i, rotated_group(dim));
+}
+
 // Queries, a page of keys, a page of values, and two buffers of two pages of scores.
-size_t body_scratch(int head_dim, int group) {
-  const long queries = std::max(kTileQueries, group), dim = (head_dim + 15) / 16 * 16;
+size_t body_scratch(int key_dim, int group) {
+  const long queries = std::max(kTileQueries, group), dim = (key_dim + 15) / 16 * 16;
   return sizeof(float) * ((queries + 2 * kPageTokens) * dim + queries * 4 * kPageTokens);
 }
 
@@ -68,13 +101,13 @@ size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max
   return Partials::bytes(long(std::min(max_rows, kSplitRows)) * n_heads * n_splits(max_context), head_dim);
 }
 
-size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads) {
+size_t attention_thread_scratch(int key_dim, int n_heads, int n_kv_heads) {
   const int group = n_heads / n_kv_heads;
-  return body_scratch(head_dim, group) + 2 * Partials::bytes(std::max(kTileQueries, group), head_dim);
+  return body_scratch(key_dim, group) + 2 * Partials::bytes(std::max(kTileQueries, group), key_dim);
 }
 
 void CpuStream::run(const KvAppend& op) {
-  cpu::for_ranges(pool(), op.rows, 2L * op.cache.n_kv_heads * op.cache.head_dim,
+  cpu::for_ranges(pool(), op.rows, 2L * op.cache.n_kv_heads * key_dim_of(op.cache),
                   [&](int begin, int end) { kernels().kv_append(op, begin, end); });
 }
 
@@ -82,6 +115,15 @@ void CpuStream::run(const AttentionPrepare& op) {
   const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
   LB_ASSERT(op.q_norm != nullptr || op.q == op.u);
   LB_ASSERT(op.q_norm == nullptr || op.k_bias == nullptr);
+  if (op.cache.key_tail > 0) {
+    LB_ASSERT(op.q_norm != nullptr && op.pairs == RopePairs::kHalves);
+    const int n_items = op.n_heads + (op.k == nullptr ? 0 : n_kv);
+    cpu::for_ranges(pool(), op.rows * n_items, 16L * dim, [&](int begin, int end) {
+      for (int i = begin; i < end; ++i) prepare_with_tail(op, i / n_items, i % n_items, kernels());
+    });
+    if (op.k != nullptr) run(KvAppend{op.v, nullptr, op.cache, op.n_past, op.rows});
+    return;
+  }
   if (op.k_bias != nullptr) {
     if (op.n_heads > 0) run(AddBias{op.q, op.q_bias, op.rows, op.n_heads * dim});
     run(AddBias{op.k, op.k_bias, op.rows, n_kv * dim});
@@ -126,13 +168,13 @@ void CpuStream::run(const AttentionPrepare& op) {
 void CpuStream::run(const KvMove& op) {
   const KvLayer& cache = op.cache;
   auto move = [&](void* data, KvType type, int from, int to) {
-    const KvRowBytes bytes = kv_row_bytes(type, cache.head_dim);
+    const KvRowBytes bytes = kv_row_bytes(type, key_dim_of(cache));
     for (int h = 0; h < cache.n_kv_heads; ++h) {
       auto at = [&](int slot) {
         const size_t page = cache.page_table[slot / kPageTokens];
         uint8_t* head =
-            static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + h) * kv_head_bytes(type, cache.head_dim);
-        return quant::kv_row(type, cache.head_dim, head, slot % kPageTokens);
+            static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + h) * kv_head_bytes(type, key_dim_of(cache));
+        return quant::kv_row(type, key_dim_of(cache), head, slot % kPageTokens);
       };
       const quant::KvRow source = at(from), target = at(to);
       std::memcpy(target.codes, source.codes, bytes.codes);
@@ -145,12 +187,12 @@ void CpuStream::run(const KvMove& op) {
     LB_ASSERT(row >= j);
     if (row == j) continue;
     move(cache.k, cache.k_type, *op.n_past + row, *op.n_past + j);
-    move(cache.v, cache.v_type, *op.n_past + row, *op.n_past + j);
+    if (cache.key_tail == 0) move(cache.v, cache.v_type, *op.n_past + row, *op.n_past + j);
   }
 }
 
 void CpuStream::run(const Attention& op) {
-  const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
+  const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim, key_dim = key_dim_of(op.cache);
   const int group = op.n_heads / n_kv;
   const int tile = tile_rows(group), n_tiles = (op.rows + tile - 1) / tile;
   const int n_past = *op.n_past, n_places = n_past + op.rows;
@@ -168,7 +210,7 @@ void CpuStream::run(const Attention& op) {
     const int end = std::min(split_begin(split + 1), last);
     const int begin = std::min(std::max(op.tree.ancestors ? first : seen, split_begin(split)), end);
     kernels().attention(op, kv_head, row_tile * tile, end_of(row_tile), begin, end, to.m, to.l, to.o,
-                        thread_scratch(thread, body_scratch(dim, group)));
+                        thread_scratch(thread, body_scratch(key_dim, group)));
   };
   const auto add = [&](int n, const Partials& from, const Partials& to) {
     kernels().attention_add(n, dim, from.m, from.l, from.o, to.m, to.l, to.o);
@@ -186,7 +228,7 @@ void CpuStream::run(const Attention& op) {
       const int kv_head = task % n_kv;
       const long n = long(tile) * group;
       std::byte* scratch =
-          thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv)) + body_scratch(dim, group);
+          thread_scratch(thread, attention_thread_scratch(key_dim, op.n_heads, n_kv)) + body_scratch(key_dim, group);
       const Partials whole(scratch, n), next(scratch + Partials::bytes(n, dim), n);
       partial(row_tile, kv_head, first_split, whole, thread);
       for (int split = first_split + 1; split < end_split; ++split) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/error.h"
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
 #include "ops/key_scores.h"
@@ -15,6 +16,7 @@ size_t key_scores_thread_scratch(int rows, int n_heads, int n_kv_heads, int head
 }
 
 void CpuStream::run(const KeyScores& op) {
+  LB_ASSERT(op.cache.key_tail == 0);
   const int n_slots = *op.n_past + op.first_row + op.rows, n_pages = (n_slots + kPageTokens - 1) / kPageTokens;
   const int n_parts = std::min(n_pages, kKeyScoreParts), n_queries = op.rows * op.n_heads;
   const size_t scratch = key_scores_thread_scratch(op.rows, op.n_heads, op.cache.n_kv_heads, op.cache.head_dim);

@@ -64,7 +64,7 @@ size_t select_blocks_thread_scratch(int max_blocks) { return sizeof(float) * 2 *
 void CpuStream::run(const KeyMeans& op) {
   const int first = *op.n_past / kSparseBlock, end = (*op.n_past + op.rows) / kSparseBlock;
   const int n_kv = op.cache.n_kv_heads;
-  LB_ASSERT(end <= op.max_blocks);
+  LB_ASSERT(end <= op.max_blocks && op.cache.key_tail == 0);
   cpu::for_tasks(pool(), (end - first) * n_kv, long(op.rows) * n_kv * op.cache.head_dim,
                  [&](int task, int) { mean_of_block(op, task % n_kv, first + task / n_kv); });
 }

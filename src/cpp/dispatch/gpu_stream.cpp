@@ -522,11 +522,11 @@ void GpuStream::run_by_row(const Attention& op) {
       gpu::attention_row_scratch_bytes(op.n_heads, cache.n_kv_heads, cache.head_dim, capacity_, pack_->target());
   LB_ASSERT(gpu::kRowsOfLaunch * row <= scratch_->size());
   for (int first = 0; first < op.rows; first += gpu::kRowsOfLaunch) {
-    const long values = long(first) * op.n_heads * op.cache.head_dim;
+    const long heads = long(first) * op.n_heads;
     Attention part = op;
     part.rows = std::min(op.rows - first, gpu::kRowsOfLaunch);
-    part.q += values;
-    part.o += values;
+    part.q += heads * key_dim_of(op.cache);
+    part.o += heads * op.cache.head_dim;
     if (part.gate != nullptr) part.gate += first * op.gate_row_stride;
     part.tree = {op.tree.parent + first, op.tree.ancestors + first};
     const gpu::AttentionLaunches rows = gpu::choose_by_row(part, capacity_, scratch_->data(), pack_->target());

@@ -19,13 +19,13 @@ CpuStreamOptions stream_options(const StreamNeeds& needs) {
   CpuStreamOptions stream{.n_threads = needs.n_threads, .isa = needs.isa};
   size_t &shared = stream.shared_scratch_bytes, &thread = stream.thread_scratch_bytes;
   for (const Network* network : needs.networks) {
-    const auto& [n_heads, n_kv_heads, head_dim] = network->attention();
+    const auto& [n_heads, n_kv_heads, head_dim, key_tail] = network->attention();
     const auto& [used, dim, ffn, n_experts] = network->expert_products();
     shared =
         std::max({shared, linear_shared_scratch(rows, network->max_n_in()), expert_shared_scratch(rows, used, dim, ffn),
                   attention_shared_scratch(rows, n_heads, head_dim, needs.context)});
     thread = std::max({thread, linear_thread_scratch(network->max_n_in()),
-                       attention_thread_scratch(head_dim, n_heads, n_kv_heads),
+                       attention_thread_scratch(head_dim + key_tail, n_heads, n_kv_heads),
                        key_scores_thread_scratch(needs.score_rows, n_heads, n_kv_heads, head_dim),
                        needs.is_sparse ? select_blocks_thread_scratch(sparse_blocks(needs.context)) : 0});
     for (const LayerShape& shape : network->layer_shapes())

@@ -63,7 +63,7 @@ size_t chain_scratch(std::span<LinearGroup> groups, const gpu::Target& target) {
 }
 
 size_t attention_scratch(const Network& network, int rows, int context, const gpu::Target& target) {
-  const auto& [n_heads, n_kv_heads, head_dim] = network.attention();
+  const auto& [n_heads, n_kv_heads, head_dim, key_tail] = network.attention();
   const Linear o_product = {.rows = rows, .n_in = n_heads * head_dim};
   const size_t one = gpu::attention_scratch_bytes(rows, n_heads, head_dim, context, target);
   const size_t row = gpu::attention_row_scratch_bytes(n_heads, n_kv_heads, head_dim, context, target);
@@ -171,7 +171,7 @@ class GpuSizes final : public DeviceSizes {
              " = 0");
     LB_CHECK(kv.k == KvType::kF16 && kv.v == KvType::kF16, kUnsupported, wanted, ": block-sparse attention on ", name_,
              " takes kv = f16, got ", to_string(kv));
-    const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
+    const auto& [n_heads, n_kv_heads, head_dim, key_tail] = model.attention();
     LB_CHECK(gpu::has_sparse_attention(n_heads, n_kv_heads, head_dim, target_), kUnsupported, wanted,
              ": block-sparse attention on ", target_.name, " (", name_, ") has no kernels for ", n_heads, " heads of ",
              head_dim, " over ", n_kv_heads, " KV heads. Use ", wish.option, " = 0");
@@ -180,7 +180,7 @@ class GpuSizes final : public DeviceSizes {
     const std::string wanted = "batch_invariant with drafts";
     LB_CHECK(gpu::has_attention_by_row(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
              ") has no kernels for it, which NVIDIA GPUs from sm_80 have. Use draft = none");
-    const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
+    const auto& [n_heads, n_kv_heads, head_dim, key_tail] = model.attention();
     LB_CHECK(n_heads <= gpu::kDecodeQueries * n_kv_heads, kUnsupported, wanted, ": at most ", gpu::kDecodeQueries,
              " query heads may share a KV head; the model has ", n_heads, " over ", n_kv_heads, ". Use draft = none");
     for (const LinearGroup& group : product_groups({&model}, Activations::kInt8)) {

@@ -32,7 +32,7 @@ void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& mode
     taps = carver.take<float>(static_cast<size_t>(max_rows), static_cast<size_t>(models.draft->tap_width()));
   std::optional<SparseBlocks> sparse;
   if (options.sparse_prefill > 0 && part.has_target && max_rows == std::max(options.prefill_chunk, 1)) {
-    const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
+    const auto& [n_heads, n_kv_heads, head_dim, key_tail] = models.target->attention();
     sparse =
         SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, max_rows, options.sparse_prefill);
     sparse->no_past = carver.take<int32_t>(1);  // reserved memory is zero

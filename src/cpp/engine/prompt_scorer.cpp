@@ -61,7 +61,7 @@ void PromptScorer::carve_prompt(Carver& carver, const Model& model, const Scorer
   buffers.x = carver.take<float>(context * model.info().hidden);
   buffers.positions = carver.take<int32_t>(3 * context);
   buffers.scores = carver.take<float>(rows * context);
-  const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
+  const auto& [n_heads, n_kv_heads, head_dim, key_tail] = model.attention();
   buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
   if (options.prefill_sparse_alpha > 0)
     buffers.sparse = SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, options.prefill_chunk,

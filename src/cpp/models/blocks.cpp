@@ -111,14 +111,14 @@ struct BothBuffers {
 
 struct AttentionBuffers {
   float* u;          // [T, H, D] or [T, H, 2D] with gates
-  float *q, *k, *v;  // [T, H, D], [T, Hkv, D], [T, Hkv, D]
+  float *q, *k, *v;  // [T, H, key_dim], [T, Hkv, D], [T, Hkv, key_dim]
   float* o;          // [T, H, D]
   AttentionBuffers(Carver& scratch, const AttentionBlock& b, int rows) {
-    const size_t heads = size_t(rows) * b.n_heads * b.head_dim, kv = size_t(rows) * b.n_kv_heads * b.head_dim;
+    const size_t heads = size_t(rows) * b.n_heads * b.head_dim, kv_heads = size_t(rows) * b.n_kv_heads;
     u = scratch.take<float>(heads * (b.gated ? 2 : 1));
-    q = b.q_norm != nullptr || b.gated ? scratch.take<float>(heads) : u;
-    k = scratch.take<float>(kv);
-    v = scratch.take<float>(kv);
+    q = b.q_norm != nullptr || b.gated ? scratch.take<float>(size_t(rows) * b.n_heads * b.key_dim()) : u;
+    k = scratch.take<float>(kv_heads * b.head_dim);
+    v = scratch.take<float>(kv_heads * b.key_dim());
     o = scratch.take<float>(heads);
   }
 };
@@ -170,6 +170,7 @@ void activate(const SwiGluMlp& mlp, const MlpBuffers& b, const float* add, float
 LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, const AttentionBuffers& b,
                                 const Step& step) {
   if (!block.has_kv()) return {{product(block.q, y, b.u, step)}, 1};
+  if (block.n_tail_pairs > 0) return {{product(block.q, y, b.u, step), product(block.k, y, b.k, step)}, 2};
   return {{product(block.q, y, b.u, step), product(block.k, y, b.k, step), product(block.v, y, b.v, step)}, 3};
 }
 
@@ -193,6 +194,7 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .rows = rows.rows,
           .n_heads = 0,
           .n_pairs = block.rotation == Rotation::kNone ? 0 : block.n_rot / 2,
+          .n_tail_pairs = block.n_tail_pairs,
           .u_row_stride = 0,
           .u_head_stride = 0,
           .eps = block.eps,
@@ -207,12 +209,12 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Attention
   op.n_heads = block.n_heads;
   op.u_head_stride = block.head_dim * (block.gated ? 2L : 1L);
   op.u_row_stride = block.n_heads * op.u_head_stride;
-  const long first = rows.first_row, kv = static_cast<long>(block.n_kv_heads) * block.head_dim;
+  const long first = rows.first_row, kv_head = first * block.n_kv_heads;
   op.u = b.u + first * op.u_row_stride;
-  op.q = b.q + first * block.n_heads * block.head_dim;
+  op.q = b.q + first * block.n_heads * block.key_dim();
   if (block.has_kv()) {
-    op.k = b.k + first * kv;
-    op.v = b.v + first * kv;
+    op.k = b.k + kv_head * block.head_dim;
+    op.v = b.v + kv_head * block.key_dim();
   }
   if (block.q_rotation != block.rotation) {
     const Angles own = step.angles(block.q_rotation);

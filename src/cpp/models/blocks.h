@@ -216,6 +216,9 @@ struct AttentionBlock {
   int window = 0;      // slots that a row attends to, including its own; 0: all
   int first_slot = 0;  // earlier slots are masked
   int kv_from = -1;    // layer whose keys and values this one reads; it has none. -1: its own
+  // > 0: values are parts of the keys (KvLayer::key_tail), in whose tail are these pairs; v is k. q_norm then includes
+  // the weight of the keys' norm where the tail has no values.
+  int n_tail_pairs = 0;
   // result = x + attention(in.y); result may be x
   void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
@@ -234,11 +237,18 @@ struct AttentionBlock {
     if (sinks != nullptr) vector(sinks, n_heads);
   }
   void groups(auto&& group) const {
-    has_kv() ? group({&q, &k, &v}) : group({&q});
+    if (!has_kv())
+      group({&q});
+    else if (n_tail_pairs > 0)
+      group({&q, &k});
+    else
+      group({&q, &k, &v});
     group({&o});
   }
   bool has_kv() const { return kv_from < 0; }
-  KvShape shape() const { return {has_kv() ? n_kv_heads : 0, head_dim, window}; }
+  int key_tail() const { return n_tail_pairs > 0 ? lb::key_tail(head_dim, 2 * n_tail_pairs) : 0; }
+  int key_dim() const { return head_dim + key_tail(); }
+  KvShape shape() const { return {has_kv() ? n_kv_heads : 0, head_dim, window, key_tail()}; }
 };
 
 // Appends only the keys and values of x, for rows that later rows attend to. blocks: one or two of the same shape, for

@@ -138,8 +138,10 @@ extern const Family kGemma4, kGemma4Assistant, kGptOss, kLlama, kMistral3, kPhi3
 // The family of this general.architecture; null: none.
 const Family* find_family(std::string_view gguf);
 FamilyConfig read_config(const Family& family, const Fields& fields);
-// Binds the mixers, feed-forward networks and post norms of the layers that bind_common() has begun.
-void bind_layers(Binder& binder, const Family& family, const FamilyConfig& config, Weights& weights);
+// Binds the mixers, feed-forward networks and post norms of the layers that bind_common() has begun. target: the model
+// whose keys and values the layers read; null: their own model's.
+void bind_layers(Binder& binder, const Family& family, const FamilyConfig& config, Weights& weights,
+                 const Model* target = nullptr);
 // Binds a file of a family: the loop over layers of all families. Throws if a tensor is missing or unbound.
 std::unique_ptr<Model> make_family(const Family& family, const ModelFile& file);
 

@@ -28,6 +28,42 @@ Mixer bind_mixer(Binder& binder, const Family& family, const FamilyConfig& confi
   return block;
 }
 
+// The number of pairs that a rope rotates: those before the frequencies that are 0, or too small to change any value.
+int rotated_pairs(const RopeAngles& rope) {
+  constexpr float kNone = 1e-15f;  // GGUF divides frequencies by 1e30
+  int n = static_cast<int>(rope.inv_freq.size());
+  while (n > 0 && rope.inv_freq[n - 1] < kNone) --n;
+  return n;
+}
+
+const RopeAngles& rope_of(const AttentionBlock& block, const Weights& weights) {
+  return block.rotation == Rotation::kSecond ? weights.second_rope : weights.rope;
+}
+
+// Where one matrix makes keys and values, and Rope leaves most of a head as it is: the layer stores its values as parts
+// of its keys.
+void share_keys(AttentionBlock& block, const Weights& weights) {
+  const RopeAngles& rope = rope_of(block, weights);
+  const bool is_shared = block.has_kv() && block.v.name == block.k.name && block.v_norm != nullptr &&
+                         block.k_norm != nullptr && block.pairs == RopePairs::kHalves &&
+                         block.rotation != Rotation::kNone && block.q_rotation == block.rotation &&
+                         block.n_rot == block.head_dim && rope.scale == 1 && !block.gated;
+  const int n = is_shared ? rotated_pairs(rope) : 0;
+  if (n > 0 && 4 * n <= block.head_dim && key_tail(block.head_dim, 2 * n) <= kMaxKeyTail) block.n_tail_pairs = n;
+}
+
+// Queries for a layer that stores values as parts of its keys: they take over the weight of the keys' norm.
+void match_keys(Binder& binder, AttentionBlock& block, const AttentionBlock& owner, const Weights& weights) {
+  block.n_tail_pairs = owner.n_tail_pairs;
+  if (owner.n_tail_pairs == 0) return;
+  const int n = rotated_pairs(rope_of(block, weights));
+  LB_CHECK(n <= owner.n_tail_pairs, kUnsupported, binder.path(), ": a layer rotates ", n,
+           " pairs of its queries; the keys that it reads have ", owner.n_tail_pairs);
+  float* const q_norm = binder.copy_of(block.q_norm);
+  for (int i = 0, half = block.head_dim / 2; i < block.head_dim; ++i)
+    if (i % half >= owner.n_tail_pairs) q_norm[i] *= owner.k_norm[i];
+}
+
 FeedForward bind_feed_forward(Binder& binder, const Family& family, const FamilyConfig& config, int i) {
   ModelInfo info = config.info;
   if (config.layers[i].ffn > 0) info.ffn = config.layers[i].ffn;
@@ -129,9 +165,18 @@ FamilyConfig read_config(const Family& family, const Fields& fields) {
   return config;
 }
 
-void bind_layers(Binder& binder, const Family& family, const FamilyConfig& config, Weights& weights) {
+void bind_layers(Binder& binder, const Family& family, const FamilyConfig& config, Weights& weights,
+                 const Model* target) {
   for (int i = 0; i < config.info.n_layers; ++i) {
     weights.layers[i].mixer = bind_mixer(binder, family, config, i);
+    if (auto* const block = std::get_if<AttentionBlock>(&weights.layers[i].mixer)) {
+      share_keys(*block, weights);
+      const int from = block->has_kv() ? i : block->kv_from;
+      match_keys(
+          binder, *block,
+          target != nullptr ? target->attention_block(from) : std::get<AttentionBlock>(weights.layers[from].mixer),
+          weights);
+    }
     weights.layers[i].ffn = bind_feed_forward(binder, family, config, i);
     if (family.has_post_norms) bind_post_norms(binder, config, i, weights.layers[i]);
   }

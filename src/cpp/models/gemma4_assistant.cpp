@@ -38,6 +38,7 @@ class Gemma4Assistant final : public DraftModel {
     for (const Layer& layer : w_.model.layers) {
       sizes.n_kv_heads = std::min(sizes.n_kv_heads, mixer(layer).n_kv_heads);
       sizes.head_dim = std::max(sizes.head_dim, mixer(layer).head_dim);
+      sizes.key_tail = std::max(sizes.key_tail, mixer(layer).key_tail());
     }
     finish({RowShape{target_hidden()}}, sizes, std::move(w_.model.copies));
   }
@@ -210,7 +211,7 @@ std::unique_ptr<DraftModel> make_gemma4_assistant(const ModelFile& file, const M
   w.model = bind_common(binder, fields, info, kGemma4Assistant.norms, kGemma4Assistant.ffn_norm);
   check_equal(fields, "a vocabulary of", info.vocab, target.info().vocab);
   kGemma4Assistant.bind_ropes(fields, binder, config, w.model);
-  bind_layers(binder, kGemma4Assistant, config, w.model);
+  bind_layers(binder, kGemma4Assistant, config, w.model, &target);
   w.in = binder.matrix(in, info.hidden, 2 * h, Split::none());
   w.out = binder.matrix(out, h, info.hidden, Split::none());
   binder.skip([&](std::string_view name) { return kGemma4Assistant.skips(name, config); });

@@ -40,6 +40,7 @@ Model::Model(ModelInfo info, Weights weights)
     if (const auto* attention = std::get_if<AttentionBlock>(&layer.mixer)) {
       sizes.n_kv_heads = std::min(sizes.n_kv_heads, attention->n_kv_heads);
       sizes.head_dim = std::max(sizes.head_dim, attention->head_dim);
+      sizes.key_tail = std::max(sizes.key_tail, attention->key_tail());
     }
   finish(std::move(shapes), sizes, std::move(weights_.copies), expert_products_of(info_));
 }
@@ -65,6 +66,10 @@ int Model::last_kv_layer(bool has_window) const {
     if (const auto* attention = std::get_if<AttentionBlock>(&weights_.layers[i].mixer))
       if (attention->has_kv() && (attention->window > 0) == has_window) return i;
   return -1;
+}
+
+const AttentionBlock& Model::attention_block(int layer) const {
+  return std::get<AttentionBlock>(weights_.layers[layer].mixer);
 }
 
 void Model::set_context(int tokens) {

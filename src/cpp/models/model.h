@@ -227,6 +227,7 @@ class Model final : public Network {
   bool is_divisible() const;
   // The last attention layer with keys and values of its own, with or without a window; -1: there is none.
   int last_kv_layer(bool has_window) const;
+  const AttentionBlock& attention_block(int layer) const;
   // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
   void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,

@@ -17,6 +17,7 @@ namespace lb {
 // Query heads of a network's attention layers, which all have the same shape.
 struct AttentionSizes {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int key_tail = 0;  // KvLayer
 };
 
 // Experts that a row of a mixture chooses, the dimensions of their networks, and the experts of a layer; 0 without a

@@ -12,20 +12,30 @@ namespace lb {
 
 // One layer's cache. A page holds 64 tokens of every KV head: [page][n_kv_heads], each kv_head_bytes() of
 // quant/kv_type.h. Token slot s of the sequence lives in page page_table[s / 64], row s % 64.
+//
+// A layer with key_tail > 0 stores its values as parts of its keys: a row of k has key_dim values, and the first
+// head_dim of them are also the value. Such a layer has K = V: its values are normed rows n, its keys are Rope(n * w)
+// for a weight w. The last values of the row, the tail, are the values of the key that Rope changes; n has the others.
+// Queries match: their first head_dim values are q * w, zero where the tail has the key's values; the tail of a query
+// has its rotated values.
 struct KvLayer {
   void* k;
-  void* v;
+  void* v;                    // null with key_tail
   const int32_t* page_table;  // [ceil(capacity / 64)]
-  KvType k_type, v_type;
+  KvType k_type, v_type;      // equal with key_tail
   int n_kv_heads, head_dim;
+  int key_tail = 0;
 };
+LB_FN constexpr int key_dim_of(const KvLayer& cache) { return cache.head_dim + cache.key_tail; }
+// The pages of values: rows of key_dim_of() values.
+LB_FN constexpr void* value_pages(const KvLayer& cache) { return cache.key_tail > 0 ? cache.k : cache.v; }
 
 static_assert(kPageTokens == kPageSlots);
 
 // slot n_past + r <- k[r], v[r], converted to the cache's KV types. Rotated types store rotated values.
 struct KvAppend {
-  const float* k;  // [rows, n_kv_heads, head_dim]
-  const float* v;  // [rows, n_kv_heads, head_dim]
+  const float* k;  // [rows, n_kv_heads, key_dim]
+  const float* v;  // [rows, n_kv_heads, head_dim]; null with key_tail
   KvLayer cache;
   const int32_t* n_past;  // [1]
   int rows;
@@ -34,11 +44,13 @@ struct KvAppend {
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
 // weights) or biases of q, k and v (if it has those), Rope of q and k, KvAppend of k and v. If K has a rotated type, q
 // is rotated too. Without k: queries alone, of a layer that reads another layer's cache.
+// With cache.key_tail: norms are given, q_norm includes the keys' weight where the tail has no values, and pairs are
+// halves of a head. The first n_tail_pairs pairs of a head are in the tail: n_tail_pairs values, their partners, zeros.
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
-  float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
+  float* q;             // [rows, n_heads, key_dim] contiguous; u itself when there are no norms
   float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined; null with v: nothing is appended
-  float* v;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
+  float* v;             // [rows, n_kv_heads, key_dim] in: projected, or undefined with key_tail; out: undefined
   const float* q_bias;  // [n_heads, head_dim]; null: no biases. With biases there are no norms.
   const float* k_bias;  // [n_kv_heads, head_dim]
   const float* v_bias;  // [n_kv_heads, head_dim]
@@ -49,6 +61,7 @@ struct AttentionPrepare {
   KvLayer cache;
   const int32_t* n_past;  // [1]
   int rows, n_heads, n_pairs;
+  int n_tail_pairs = 0;  // with key_tail; the angles of later pairs are 0
   long u_row_stride, u_head_stride;
   float eps;
   RopePairs pairs;
@@ -79,7 +92,7 @@ struct KvMove {
 // The context is split at fixed pages and the splits are merged in order, so the result does not depend on the number
 // of threads.
 struct Attention {
-  const float* q;     // [rows, n_heads, head_dim]
+  const float* q;     // [rows, n_heads, key_dim]
   const float* gate;  // [rows, n_heads, head_dim], strides below; null: no gate
   float* o;           // [rows, n_heads, head_dim]
   KvLayer cache;
@@ -106,6 +119,6 @@ struct Attention {
 };
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);
-size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads);
+size_t attention_thread_scratch(int key_dim, int n_heads, int n_kv_heads);
 
 }  // namespace lb

@@ -361,8 +361,9 @@ void operands(KvLayer& cache, Visit&& visit, Access access) {
   visit.scalar("v_type", cache.v_type);
   visit.scalar("n_kv_heads", cache.n_kv_heads);
   visit.scalar("head_dim", cache.head_dim);
-  visit.pages("k_pages", cache.k, cache.k_type, cache.n_kv_heads, cache.head_dim, access);
-  visit.pages("v_pages", cache.v, cache.v_type, cache.n_kv_heads, cache.head_dim, access);
+  visit.scalar("key_tail", cache.key_tail);
+  visit.pages("k_pages", cache.k, cache.k_type, cache.n_kv_heads, key_dim_of(cache), access);
+  if (cache.key_tail == 0) visit.pages("v_pages", cache.v, cache.v_type, cache.n_kv_heads, cache.head_dim, access);
   visit.page_table("page_table", cache.page_table);
 }
 
@@ -371,8 +372,8 @@ void operands(KvAppend& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   operands(op.cache, visit, Access::kInOut);
   visit.in("n_past", op.n_past, {1});
-  visit.in("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
-  visit.in("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.in("k", op.k, {op.rows, op.cache.n_kv_heads, key_dim_of(op.cache)});
+  if (op.cache.key_tail == 0) visit.in("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
 }
 
 template <class Visit>
@@ -387,6 +388,7 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("n_heads", op.n_heads);
   visit.scalar("n_pairs", op.n_pairs);
+  visit.scalar("n_tail_pairs", op.n_tail_pairs);
   visit.stride("u_row_stride", op.u_row_stride);
   visit.stride("u_head_stride", op.u_head_stride);
   visit.scalar("eps", op.eps);
@@ -395,7 +397,7 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   visit.in("n_past", op.n_past, {1});
   visit.in("u", op.u, {op.rows, op.n_heads, op.cache.head_dim}, {op.u_row_stride, op.u_head_stride, 1});
   visit.optional_in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
-  visit.optional_in_out("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in_out("v", op.v, {op.rows, op.cache.n_kv_heads, key_dim_of(op.cache)});
   visit.optional_in("q_norm", op.q_norm, {op.cache.head_dim});
   visit.optional_in("k_norm", op.k_norm, {op.cache.head_dim});
   visit.optional_in("q_bias", op.q_bias, {op.n_heads, op.cache.head_dim});
@@ -406,7 +408,7 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   visit.optional_in("v_norm", op.v_norm, {op.cache.head_dim});
   visit.optional_in("q_cos", op.q_cos, {op.rows, op.n_pairs});
   visit.optional_in("q_sin", op.q_sin, {op.rows, op.n_pairs});
-  visit.out("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
+  visit.out("q", op.q, {op.rows, op.n_heads, key_dim_of(op.cache)});
 }
 
 template <class Visit>
@@ -421,7 +423,7 @@ void operands(Attention& op, Visit&& visit) {
   visit.scalar("by_row", op.by_row);
   operands(op.cache, visit, Access::kIn);
   visit.in("n_past", op.n_past, {1});
-  visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
+  visit.in("q", op.q, {op.rows, op.n_heads, key_dim_of(op.cache)});
   visit.optional_in("gate", op.gate, {op.rows, op.n_heads, op.cache.head_dim},
                     {op.gate_row_stride, op.gate_head_stride, 1});
   visit.optional_in("sinks", op.sinks, {op.n_heads});

@@ -68,6 +68,7 @@ LB_TABLE constexpr KvTraits kKvTraits[kKvTypeCount] = {
 
 inline constexpr int kPageSlots = 64;  // kPageTokens of the ops
 inline constexpr int kMaxHeadDim = 512;
+inline constexpr int kMaxKeyTail = 128, kMaxKeyDim = kMaxHeadDim + kMaxKeyTail;  // KvLayer::key_tail
 
 LB_FN constexpr bool is_rotated(KvType type) { return kKvTraits[int(type)].code == KvCode::kLevel; }
 // Values that are rotated together: 128, 64 or 32, the largest that divides head_dim.
@@ -75,6 +76,14 @@ LB_FN constexpr int rotated_group(int head_dim) { return head_dim % 128 == 0 ? 1
 // Whether the type can store heads of head_dim values.
 LB_FN constexpr bool has_whole_groups(KvType type, int head_dim) {
   return kKvTraits[int(type)].bits >= 16 || head_dim % 32 == 0;
+}
+
+// Values of a tail that holds at least n values of a key: the rows of head_dim values, and those with the tail, consist
+// of the same groups.
+LB_FN constexpr int key_tail(int head_dim, int n) {
+  int tail = (n + 31) / 32 * 32;
+  while (rotated_group(head_dim + tail) != rotated_group(head_dim)) tail += 32;
+  return tail;
 }
 
 // Bytes of a slot's row in each plane.

@@ -4,12 +4,21 @@
 
 namespace lb {
 
-size_t page_bytes(const KvShape& shape, KvType type) { return shape.n_kv_heads * kv_head_bytes(type, shape.head_dim); }
+KvStorage storage_of(const KvShape& shape, const StateOptions& options) {
+  const auto bytes = [&](KvType type) {
+    return shape.n_kv_heads * kv_head_bytes(type, shape.head_dim + shape.key_tail);
+  };
+  const KvType k = options.k_type, v = options.v_type;
+  if (shape.key_tail == 0) return {k, v, bytes(k), bytes(v)};
+  const KvType larger = bytes(v) > bytes(k) ? v : k;
+  return {larger, larger, bytes(larger), 0};
+}
 
 bool any_folds(std::span<const LayerShape> layers) { return std::ranges::any_of(layers, folds); }
 
 size_t page_bytes(const KvShape& shape, const StateOptions& options) {
-  return page_bytes(shape, options.k_type) + page_bytes(shape, options.v_type);
+  const KvStorage storage = storage_of(shape, options);
+  return storage.k_bytes + storage.v_bytes;
 }
 
 size_t pending_bytes(const LayerShape& shape) {

@@ -16,6 +16,7 @@ namespace lb {
 struct KvShape {
   int n_kv_heads, head_dim;  // no heads: the layer keeps nothing, it reads another layer's keys and values
   int window = 0;            // rows that a row attends to, including itself; 0: all
+  int key_tail = 0;          // > 0: values are parts of the keys (KvLayer)
 };
 struct RecurrentShape {
   int n_k_heads, n_v_heads, dk, dv, n_taps;
@@ -50,7 +51,13 @@ struct StateOptions {
 
 // Bytes of one page of keys and values.
 size_t page_bytes(const KvShape& shape, const StateOptions& options);
-size_t page_bytes(const KvShape& shape, KvType type);  // of keys or of values
+// How a layer stores its keys and values: types, and bytes of a page of each. Where values are parts of the keys, both
+// have the larger of the two types, and values take no bytes.
+struct KvStorage {
+  KvType k_type, v_type;
+  size_t k_bytes, v_bytes;
+};
+KvStorage storage_of(const KvShape& shape, const StateOptions& options);
 // Bytes of the rows of an append that a layer keeps until they are folded.
 size_t pending_bytes(const LayerShape& shape);
 

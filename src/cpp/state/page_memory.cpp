@@ -11,9 +11,10 @@ PageMemory::Layer PageMemory::carve_layer(std::span<const LayerShape> layers, in
                                           const StateOptions& options, int n_pages, Carver& carver) {
   if (!keeps(layers, layer, rows)) return {};
   const auto& shape = std::get<KvShape>(layers[layer]);
-  const size_t k = lb::page_bytes(shape, options.k_type), v = lb::page_bytes(shape, options.v_type);
-  std::byte* keys = carver.take<std::byte>(k, n_pages);
-  return {keys, carver.take<std::byte>(v, n_pages), k, v};
+  const KvStorage storage = storage_of(shape, options);
+  std::byte* keys = carver.take<std::byte>(storage.k_bytes, n_pages);
+  std::byte* values = storage.v_bytes > 0 ? carver.take<std::byte>(storage.v_bytes, n_pages) : nullptr;
+  return {keys, values, storage.k_bytes, storage.v_bytes};
 }
 
 size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, KvRows rows, const StateOptions& options,
@@ -72,9 +73,8 @@ void PageMemory::write(std::span<const int32_t> pages, std::span<const std::byte
 
 void PageMemory::copy(int32_t from, int32_t to) const {
   for (const Layer& layer : layers_) {
-    if (layer.k_bytes == 0) continue;
-    stream_.copy(layer.k + to * layer.k_bytes, layer.k + from * layer.k_bytes, layer.k_bytes);
-    stream_.copy(layer.v + to * layer.v_bytes, layer.v + from * layer.v_bytes, layer.v_bytes);
+    for (const auto& [data, bytes] : {std::pair(layer.k, layer.k_bytes), std::pair(layer.v, layer.v_bytes)})
+      if (bytes > 0) stream_.copy(data + to * bytes, data + from * bytes, bytes);
   }
 }
 

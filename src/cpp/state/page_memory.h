@@ -14,7 +14,7 @@ namespace lb {
 
 class PageMemory {
  public:
-  // Pages of one layer; 0 bytes: the layer has no pages here.
+  // Pages of one layer; 0 bytes: the layer has no pages here, or no values of their own.
   struct Layer {
     std::byte *k = nullptr, *v = nullptr;  // [n_pages, k_bytes], [n_pages, v_bytes]
     size_t k_bytes = 0, v_bytes = 0;       // of a page

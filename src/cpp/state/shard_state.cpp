@@ -97,7 +97,9 @@ void ShardState::upload_numbers(const AppendNumbers& numbers) {
 KvLayer ShardState::kv(int layer) const {
   const auto& shape = std::get<KvShape>(shapes_[layer]);
   const auto& pages = std::get<KvPages>(layout_.layers[layer]);
-  return {pages.k, pages.v, pages.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
+  const KvStorage storage = storage_of(shape, options_);
+  return {pages.k,        pages.v,          pages.page_table, storage.k_type,
+          storage.v_type, shape.n_kv_heads, shape.head_dim,   shape.key_tail};
 }
 
 RecurrentCall ShardState::recurrent(int layer, int call) const {
@@ -214,7 +216,8 @@ std::vector<StatePart> ShardState::snapshot_parts(int layer, int n_tokens, const
     for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
     }
     parts[0].push_back(bytes(memory.k + pages[i] * memory.k_bytes, (next - i) * memory.k_bytes));
-    parts[1].push_back(bytes(memory.v + pages[i] * memory.v_bytes, (next - i) * memory.v_bytes));
+    if (memory.v_bytes > 0)
+      parts[1].push_back(bytes(memory.v + pages[i] * memory.v_bytes, (next - i) * memory.v_bytes));
   }
   return parts;
 }
@@ -225,7 +228,8 @@ std::vector<uint64_t> ShardState::part_bytes(int layer, int n_tokens) const {
     return {sizeof(float) * r->n_v_heads * r->dk * r->dv, sizeof(float) * (r->n_taps - 1) * r->channels()};
   const auto& shape = std::get<KvShape>(shapes_[layer]);
   const auto [first, end] = page_range(layer, n_tokens);
-  return {(end - first) * page_bytes(shape, options_.k_type), (end - first) * page_bytes(shape, options_.v_type)};
+  const KvStorage storage = storage_of(shape, options_);
+  return {(end - first) * storage.k_bytes, (end - first) * storage.v_bytes};
 }
 
 }  // namespace lb

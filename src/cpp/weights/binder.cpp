@@ -422,6 +422,12 @@ const float* Binder::scaled(const TensorName& name, int n, float factor) {
   return values;
 }
 
+float* Binder::copy_of(const float* vector) {
+  const auto found = std::ranges::find(copies_.vectors, vector, &std::unique_ptr<float[]>::get);
+  LB_ASSERT(found != copies_.vectors.end());
+  return found->get();
+}
+
 const float* Binder::ones(int n) {
   auto values = std::make_unique<float[]>(n);
   std::fill_n(values.get(), n, 1.0f);

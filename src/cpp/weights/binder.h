@@ -91,6 +91,7 @@ class Binder {
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   const float* ones(int n);  // a vector that no file has
   const float* scaled(const TensorName& name, int n, float factor);
+  float* copy_of(const float* vector);  // what vector() returned, to change it
   // Any number of axes, copied like a vector.
   const float* array(const TensorName& name, const std::vector<int64_t>& shape);
   // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.

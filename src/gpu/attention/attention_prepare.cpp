@@ -9,7 +9,7 @@
 namespace lb::gpu {
 
 LB_DEVICE void prepare_block(const AttentionPrepare& p) {
-  float* staged = dynamic_shared<float>() + warp() * p.cache.head_dim;
+  float* staged = dynamic_shared<float>() + warp() * key_dim_of(p.cache);
   attention_prepare(p, block_id() * n_warps() + warp(), staged, [] {
     dependents_may_launch();
     wait_for_previous();

@@ -35,7 +35,8 @@ const char* rows_kernel(std::string_view one) {
   static constexpr Names kNames[] = {NAMES(attention_merge_kernel) NAMES(attention_fp32_kernel)
                                          LB_ATTENTION_DECODE(NAMES) LB_ATTENTION_DECODE_PACKED(NAMES)
                                              LB_ATTENTION_DECODE_8_PACKED(NAMES) LB_ATTENTION_WIDE_16(NAMES)
-                                                 LB_ATTENTION_WIDE_16_PACKED(NAMES)};
+                                                 LB_ATTENTION_WIDE_16_PACKED(NAMES) LB_ATTENTION_WIDE_TAIL_16(NAMES)
+                                                     LB_ATTENTION_WIDE_TAIL_16_PACKED(NAMES)};
 #undef NAMES
   const auto* const found = std::ranges::find(kNames, one, &Names::one);
   return found == std::end(kNames) ? nullptr : found->rows;
@@ -51,6 +52,9 @@ void check_cache(const KvLayer& cache, const std::string& what) {
   for (KvType type : {cache.k_type, cache.v_type})
     LB_CHECK(has_whole_groups(type, cache.head_dim), kInvalid, what, ": ", kv_name(type),
              " takes head_dim in multiples of 32");
+  const int tail = cache.key_tail;
+  LB_CHECK(tail == 0 || (tail <= kMaxKeyTail && tail == key_tail(cache.head_dim, tail) && cache.k_type == cache.v_type),
+           kInvalid, what, ": keys have ", tail, " more values than values, of another type or not in whole groups");
 }
 
 // If the context is split, the grid is at most one wave: kBlocksPerSm blocks per SM of up to 128 queries each, or twice
@@ -161,7 +165,8 @@ AttentionLaunches choose_by_row(const Attention& op, int capacity, void* scratch
 
 size_t bytes_of(const Attention& op, int n_past) {
   const KvLayer& cache = op.cache;
-  const size_t slot = kv_slot_bytes(cache.k_type, cache.head_dim) + kv_slot_bytes(cache.v_type, cache.head_dim);
+  const size_t slot = kv_slot_bytes(cache.k_type, key_dim_of(cache)) +
+                      (cache.key_tail > 0 ? 0 : kv_slot_bytes(cache.v_type, cache.head_dim));
   const size_t values = size_t(op.rows) * op.n_heads * cache.head_dim;
   return slot * cache.n_kv_heads * (size_t(n_past) + op.rows) + values * (op.gate ? 3 : 2) * sizeof(float);
 }
@@ -177,10 +182,11 @@ Launch choose(const KvAppend& op, const Target& target) {
   check_cache(op.cache, what);
   LB_CHECK(op.rows >= 1, kInvalid, what, ": nothing to append");
   LB_CHECK(is_aligned(op.k) && is_aligned(op.v), kInvalid, what, ": k and v must be 16-byte aligned");
+  const auto parts = static_cast<uint32_t>(moved_parts(op.cache));
   constexpr int kWarps = kAppendThreads / 32;
   const long heads = long(op.rows) * op.cache.n_kv_heads;
   return checked({.kernel = "kv_append_kernel",
-                  .grid = {static_cast<uint32_t>((heads + kWarps - 1) / kWarps), 2, 1},
+                  .grid = {static_cast<uint32_t>((heads + kWarps - 1) / kWarps), parts, 1},
                   .block = {kAppendThreads, 1, 1},
                   .overlap_previous = true},
                  target, what);
@@ -192,7 +198,7 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
   for (const KvMove& next : moves.first(std::min(moves.size(), size_t{kMaxMovedLayers}))) {
     const KvLayer &a = op.cache, &b = next.cache;
     if (a.k_type != b.k_type || a.v_type != b.v_type || a.n_kv_heads != b.n_kv_heads || a.head_dim != b.head_dim ||
-        a.page_table != b.page_table)
+        a.key_tail != b.key_tail || a.page_table != b.page_table)
       break;
     LB_ASSERT(op.n_past == next.n_past && op.accepted.n == next.accepted.n);
     move.params.k[move.n] = b.k;
@@ -204,12 +210,13 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
   check_cache(op.cache, what);
   int pieces = 0;  // per slot of K or V, whichever has more
   for (KvType type : {op.cache.k_type, op.cache.v_type}) {
-    const KvRowBytes row = kv_row_bytes(type, op.cache.head_dim);
+    const KvRowBytes row = kv_row_bytes(type, key_dim_of(op.cache));
     pieces = std::max(pieces,
                       op.cache.n_kv_heads * (move_pieces(row.codes) + move_pieces(row.high) + move_pieces(row.scales)));
   }
   move.launch = checked({.kernel = "kv_move_kernel",
-                         .grid = {static_cast<uint32_t>(ceil_div(pieces, kMoveThreads)), 2 * uint32_t(move.n), 1},
+                         .grid = {static_cast<uint32_t>(ceil_div(pieces, kMoveThreads)),
+                                  static_cast<uint32_t>(moved_parts(op.cache) * move.n), 1},
                          .block = {kMoveThreads, 1, 1},
                          .overlap_previous = true},
                         target, what);
@@ -227,14 +234,18 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
                                                             op.q_bias, op.k_bias, op.v_bias})
     LB_CHECK(is_aligned(p), kInvalid, what, ": what is read and written must be 16-byte aligned");
   LB_CHECK(op.u_row_stride % 4 == 0 && op.u_head_stride % 4 == 0, kInvalid, what, ": rows of u must stay aligned");
+  LB_CHECK(cache.key_tail == 0 || (op.q_norm != nullptr && op.pairs == RopePairs::kHalves && op.n_tail_pairs > 0 &&
+                                   2 * op.n_tail_pairs <= cache.key_tail),
+           kInvalid, what, ": a tail of ", cache.key_tail, " values takes norms and halves of ", op.n_tail_pairs,
+           " pairs");
   constexpr int kWarps = kPrepareThreads / 32;
-  const int kv_items = op.k == nullptr ? 0 : 2 * cache.n_kv_heads;
+  const int kv_items = op.k == nullptr ? 0 : moved_parts(cache) * cache.n_kv_heads;
   LB_CHECK(op.n_heads + kv_items > 0, kInvalid, what, ": nothing to compute");
   const long items = long(op.rows) * (op.n_heads + kv_items);
   return checked({.kernel = "attention_prepare_kernel",
                   .grid = {static_cast<uint32_t>((items + kWarps - 1) / kWarps), 1, 1},
                   .block = {kPrepareThreads, 1, 1},
-                  .shared_bytes = kWarps * size_t(cache.head_dim) * sizeof(float),
+                  .shared_bytes = kWarps * size_t(key_dim_of(cache)) * sizeof(float),
                   .overlap_previous = true},
                  target, what);
 }

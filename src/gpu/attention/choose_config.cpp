@@ -20,22 +20,24 @@ constexpr int decode_8_blocks_per_sm(int head_dim) { return head_dim <= 128 ? 4 
 constexpr int kSm90MinCapacity = 128;  // one tile: there is nothing to copy ahead
 constexpr int kPagesPerSplit = 2;      // smaller splits lose more by their partials than they gain
 
-// A matrix-unit kernel, by cache type and head_dim.
+// A matrix-unit kernel, by cache type, head_dim and key_tail.
 struct TileKernel {
   const char* name;
   KvType type;
-  int head_dim;
+  int head_dim, key_tail = 0;
 };
 #define X(kernel, Type, Stored, kDim) {#kernel, KvType::k##Type, kDim},
 constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
 constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
 constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
 constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
-constexpr TileKernel kWide16[] = {LB_ATTENTION_WIDE_16(X)};
-constexpr TileKernel kWide32[] = {LB_ATTENTION_WIDE_32(X)};
 constexpr TileKernel kSparse16[] = {LB_ATTENTION_SPARSE_16(X) LB_ATTENTION_SPARSE_256(X)};
 constexpr TileKernel kSparse32[] = {LB_ATTENTION_SPARSE_32(X)};
 constexpr TileKernel kSparseSm90[] = {LB_ATTENTION_SPARSE_SM90(X)};
+#define TAIL(kernel, Type, Stored, kDim) {#kernel, KvType::k##Type, kDim, kWideTail},
+constexpr TileKernel kWide16[] = {LB_ATTENTION_WIDE_16(X) LB_ATTENTION_WIDE_TAIL_16(TAIL)};
+constexpr TileKernel kWide32[] = {LB_ATTENTION_WIDE_32(X) LB_ATTENTION_WIDE_TAIL_32(TAIL)};
+#undef TAIL
 #undef X
 #define X(kernel, kDim) {#kernel, {}, kDim},
 constexpr TileKernel kDecodePacked[] = {LB_ATTENTION_DECODE_PACKED(X)};
@@ -43,13 +45,18 @@ constexpr TileKernel kDecode8Packed[] = {LB_ATTENTION_DECODE_8_PACKED(X)};
 constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
 constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
 constexpr TileKernel kPrefillSm90Packed[] = {LB_ATTENTION_PREFILL_SM90_PACKED(X)};
-constexpr TileKernel kWide16Packed[] = {LB_ATTENTION_WIDE_16_PACKED(X)};
-constexpr TileKernel kWide32Packed[] = {LB_ATTENTION_WIDE_32_PACKED(X)};
+#define TAIL(kernel, kDim) {#kernel, {}, kDim, kWideTail},
+constexpr TileKernel kWide16Packed[] = {LB_ATTENTION_WIDE_16_PACKED(X) LB_ATTENTION_WIDE_TAIL_16_PACKED(TAIL)};
+constexpr TileKernel kWide32Packed[] = {LB_ATTENTION_WIDE_32_PACKED(X) LB_ATTENTION_WIDE_TAIL_32_PACKED(TAIL)};
+#undef TAIL
 #undef X
+bool takes_heads(const TileKernel& kernel, const KvLayer& cache) {
+  return kernel.head_dim == cache.head_dim && kernel.key_tail == cache.key_tail;
+}
 // Returns null if no kernel of the list reads the cache.
 const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
   for (const TileKernel& entry : list)
-    if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return entry.name;
+    if (entry.type == cache.k_type && entry.type == cache.v_type && takes_heads(entry, cache)) return entry.name;
   return nullptr;
 }
 // Looks in `list`, the kernels of 16-bit pages, then in `packed`.
@@ -57,11 +64,13 @@ const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKe
   if (const char* const name = tile_kernel(list, cache)) return name;
   if (cache.k_type == KvType::kF32 || cache.v_type == KvType::kF32) return nullptr;
   for (const TileKernel& entry : packed)
-    if (entry.head_dim == cache.head_dim) return entry.name;
+    if (takes_heads(entry, cache)) return entry.name;
   return nullptr;
 }
+// Whether kernels convert the pages. With a tail, those of BF16 too.
 bool is_packed(const KvLayer& cache) {
-  return cache.k_type != cache.v_type || (cache.k_type != KvType::kF16 && cache.k_type != KvType::kBF16);
+  return cache.k_type != cache.v_type ||
+         (cache.k_type != KvType::kF16 && (cache.k_type != KvType::kBF16 || cache.key_tail > 0));
 }
 
 // Shared memory for each of this many blocks on an SM.
@@ -86,7 +95,7 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
     return {ring, 0, bytes(ring, 0)};
   }
   const size_t slot =
-      std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
+      std::max(kv_slot_bytes(cache.k_type, key_dim_of(cache)), kv_slot_bytes(cache.v_type, key_dim_of(cache)));
   const int tile = slots * (int(slot) + pad);
   for (int blocks = per_sm; has_async && blocks > 0; --blocks)
     for (int ring = 4; ring >= 2; --ring)
@@ -130,7 +139,7 @@ std::optional<AttentionConfig> wide_shape(const KvLayer& cache, int queries, con
   if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
   const int n_tiles = is_step ? 1 : 2;
   const Ring ring = ring_of(cache, kWideSlots, kBlocksPerSm, target,
-                            [&](int n, int tile) { return wide_shared_bytes(n_tiles, n, tile); });
+                            [&](int n, int tile) { return wide_shared_bytes(key_dim_of(cache), n_tiles, n, tile); });
   if (ring.shared_bytes > target.shared_block_bytes) return std::nullopt;
   const int per_sm = ring.shared_bytes <= shared_bytes_of_each(kBlocksPerSm, target) ? kBlocksPerSm : 1;
   return AttentionConfig{kernel,          wide_queries(n_tiles), per_sm, ring.tiles,
@@ -144,7 +153,7 @@ AttentionConfig dense_config(const Attention& op, int capacity, const Target& ta
   const int queries = op.rows * (op.n_heads / cache.n_kv_heads);
   if (decode == nullptr) {
     if (const auto wide = wide_shape(cache, queries, target)) return *wide;
-    return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
+    return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(key_dim_of(cache)), false};
   }
   if (queries <= kDecode8Queries)
     if (const auto shape = decode_8_shape(cache, target)) return *shape;

@@ -32,7 +32,7 @@ LB_NOINLINE void read_slots(float* to, uint8_t* head, KvType type, int dim, int 
 LB_DEVICE void read_moved_slots(float* to, void* pages, KvType type, const KvLayer& cache, int kv_head,
                                 const TreeRow& row_slots, int first, int n_valid) {
   assume_shared(to);
-  const int dim = cache.head_dim, shift = scale_shift(type, dim);
+  const int dim = key_dim_of(cache), shift = scale_shift(type, dim);
   for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
     const int row = i / dim, column = i % dim;
     f32x4 x[2] = {};
@@ -50,8 +50,8 @@ LB_DEVICE void read_slots(float* to, void* pages, KvType type, const KvLayer& ca
   if constexpr (Slots::kMoves)
     if (slots->moves(slot + kFp32Slots))
       return read_moved_slots(to, pages, type, cache, kv_head, *slots, slot, end - slot);
-  uint8_t* head = head_of(pages, row_bytes(type, cache.head_dim), cache, page_of(cache, slot), kv_head);
-  read_slots(to, head, type, cache.head_dim, slot % kPageTokens, end - slot);
+  uint8_t* head = head_of(pages, row_bytes(type, key_dim_of(cache)), cache, page_of(cache, slot), kv_head);
+  read_slots(to, head, type, key_dim_of(cache), slot % kPageTokens, end - slot);
 }
 
 // slots: as for attention_decode.
@@ -59,7 +59,7 @@ template <class Slots>
 LB_DEVICE void attention_fp32(const AttentionSplits& p, int split, const Slots* slots) {
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim, stride = dim + 4;
+  const int dim = cache.head_dim, key_dim = key_dim_of(cache), stride = key_dim + 4;
   float* q = dynamic_shared<float>();                    // [kFp32Queries][stride]
   float* tile = q + kFp32Queries * stride;               // [kFp32Slots][stride]
   float* weights = tile + kFp32Slots * stride;           // [kFp32Queries][kFp32Slots]
@@ -73,13 +73,13 @@ LB_DEVICE void attention_fp32(const AttentionSplits& p, int split, const Slots* 
   const int split_end = min(pages.end * kPageTokens, end);
   begin_attention();
 
-  for (int i = 4 * thread_id(); i < kFp32Queries * dim; i += 4 * kAttentionThreads) {
-    const int query = first + i / dim;
+  for (int i = 4 * thread_id(); i < kFp32Queries * key_dim; i += 4 * kAttentionThreads) {
+    const int query = first + i / key_dim, column = i % key_dim;
     f32x4 x = {};
-    if (query < queries.n) x = load<f32x4>(op.q + queries.at(op, query) * dim + i % dim);
+    if (query < queries.n) x = load<f32x4>(op.q + queries.at(op, query) * key_dim + column);
     LB_UNROLL
     for (int j = 0; j < 4; ++j) x[j] *= op.scale * kLog2E;
-    store(q + i / dim * stride + i % dim, x);
+    store(q + i / key_dim * stride + column, x);
   }
 
   const int own_query = thread_id() / kFp32Slots, own_slot = thread_id() % kFp32Slots, own_column = 4 * thread_id();
@@ -90,7 +90,7 @@ LB_DEVICE void attention_fp32(const AttentionSplits& p, int split, const Slots* 
     read_slots(tile, cache.k, cache.k_type, cache, queries.kv_head, slots, slot, end);
     block_barrier();
     f32x4 sums = {};
-    for (int i = 0; i < dim; i += 4) {
+    for (int i = 0; i < key_dim; i += 4) {
       const auto a = load<f32x4>(q + own_query * stride + i), b = load<f32x4>(tile + own_slot * stride + i);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) sums[j] = fma(a[j], b[j], sums[j]);
@@ -107,8 +107,10 @@ LB_DEVICE void attention_fp32(const AttentionSplits& p, int split, const Slots* 
     store(weights + thread_id(), weight);
     if (own_slot == 0) store(factors + own_query, factor);
     block_barrier();
-    read_slots(tile, cache.v, cache.v_type, cache, queries.kv_head, slots, slot, end);
-    block_barrier();
+    if (cache.key_tail == 0) {  // else the tile has the values
+      read_slots(tile, cache.v, cache.v_type, cache, queries.kv_head, slots, slot, end);
+      block_barrier();
+    }
     if (own_column < dim) {
       LB_UNROLL
       for (int i = 0; i < kFp32Queries; ++i) {

@@ -49,6 +49,13 @@
   X(attention_wide_32_f16_512_kernel, F16, f16, 512) \
   X(attention_wide_32_bf16_512_kernel, BF16, bf16, 512)
 
+// Heads of 512 whose values are parts of the keys: one type for both. BF16 pages take the packed kernels.
+#define LB_ATTENTION_WIDE_TAIL_16(X) \
+  X(attention_wide_tail_16_f16_512_kernel, F16, f16, 512)
+
+#define LB_ATTENTION_WIDE_TAIL_32(X) \
+  X(attention_wide_tail_32_f16_512_kernel, F16, f16, 512)
+
 // Attention to selected key blocks.
 #define LB_ATTENTION_SPARSE_16(X) \
   X(attention_sparse_16_f16_64_kernel, F16, f16, 64) \
@@ -77,6 +84,12 @@
 
 #define LB_ATTENTION_WIDE_32_PACKED(X) \
   X(attention_wide_32_packed_512_kernel, 512)
+
+#define LB_ATTENTION_WIDE_TAIL_16_PACKED(X) \
+  X(attention_wide_tail_16_packed_512_kernel, 512)
+
+#define LB_ATTENTION_WIDE_TAIL_32_PACKED(X) \
+  X(attention_wide_tail_32_packed_512_kernel, 512)
 
 #define LB_ATTENTION_DECODE_PACKED(X) \
   X(attention_decode_packed_64_kernel, 64) \

@@ -10,7 +10,7 @@ namespace lb::gpu {
 
 template <int kRounds>
 LB_DEVICE void append_head(const KvAppend& p, const float* from, const quant::KvRow& slot, KvType type) {
-  const int dim = p.cache.head_dim;
+  const int dim = key_dim_of(p.cache);
   f32x4 x[kRounds];
   LB_UNROLL
   for (int j = 0; j < kRounds; ++j) {
@@ -20,7 +20,7 @@ LB_DEVICE void append_head(const KvAppend& p, const float* from, const quant::Kv
   store_head(type, slot, x, dim);
 }
 
-// Grid y: K, V. One warp per head of a row.
+// Grid y: K, and V if it is apart. One warp per head of a row.
 LB_KERNEL(kv_append_kernel, KvAppend, kAppendThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
@@ -29,14 +29,14 @@ LB_KERNEL(kv_append_kernel, KvAppend, kAppendThreads, 1) {
   if (row >= p.rows) return;
   const bool is_v = block_id_y() != 0;
   const KvType type = is_v ? cache.v_type : cache.k_type;
-  const float* from = (is_v ? p.v : p.k) + long(item) * cache.head_dim;
+  const float* from = (is_v ? p.v : p.k) + long(item) * key_dim_of(cache);
   const quant::KvRow slot = slot_of(is_v ? cache.v : cache.k, type, cache, *p.n_past + row, head);
-  if (cache.head_dim <= 128)
+  if (key_dim_of(cache) <= 128)
     append_head<1>(p, from, slot, type);
-  else if (cache.head_dim <= 256)
+  else if (key_dim_of(cache) <= 256)
     append_head<2>(p, from, slot, type);
   else
-    append_head<kMaxHeadDim / 128>(p, from, slot, type);
+    append_head<kMaxKeyDim / 128>(p, from, slot, type);
 }
 
 // Moves one piece of a slot, of type V, along the path. at(row) is the piece's address in a row of the append.
@@ -55,16 +55,17 @@ LB_DEVICE void move_piece(const Accepted& accepted, At&& at) {
   }
 }
 
-// Grid y: K and V of each layer. A thread moves the same piece of every row, so no other thread touches that piece.
-// path[j] >= j and the path ascends, so every row is read before it is overwritten, even with batched reads.
+// Grid y: K and V of each layer, or K alone if values are parts of the keys. A thread moves the same piece of every
+// row, so no other thread touches that piece. path[j] >= j and the path ascends, so every row is read before it is
+// overwritten, even with batched reads.
 LB_KERNEL(kv_move_kernel, KvMoves, kMoveThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
   const KvMove& op = p.op;
   const KvLayer& cache = op.cache;
-  const int layer = block_id_y() / 2;
-  const bool is_v = block_id_y() % 2 != 0;
-  const KvRowBytes bytes = row_bytes(is_v ? cache.v_type : cache.k_type, cache.head_dim);
+  const int n_parts = moved_parts(cache), layer = block_id_y() / n_parts;
+  const bool is_v = block_id_y() % n_parts != 0;
+  const KvRowBytes bytes = row_bytes(is_v ? cache.v_type : cache.k_type, key_dim_of(cache));
   const int n_codes = move_pieces(bytes.codes), n_high = move_pieces(bytes.high), n_scales = move_pieces(bytes.scales);
   const int i = block_id() * n_threads() + thread_id(), n_pieces = n_codes + n_high + n_scales;
   const int head = i / n_pieces, of_head = i % n_pieces;

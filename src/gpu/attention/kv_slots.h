@@ -63,7 +63,7 @@ LB_DEVICE long slot_row(const KvLayer& cache, int slot, int head) {
 
 // The row of a slot. pages, type: of K or of V.
 LB_DEVICE quant::KvRow slot_of(void* pages, KvType type, const KvLayer& cache, int slot, int head) {
-  const KvRowBytes bytes = row_bytes(type, cache.head_dim);
+  const KvRowBytes bytes = row_bytes(type, key_dim_of(cache));
   return row_of(head_of(pages, bytes, cache, page_of(cache, slot), head), bytes, slot % kPageTokens);
 }
 

@@ -41,8 +41,8 @@ LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, in
   }
 }
 
-template <int kDim, int kSlots, int kThreads, class Barrier, class Slots>
-struct Ring<Packed, kDim, kSlots, kThreads, Barrier, Slots> {
+template <int kDim, int kSlots, int kThreads, class Barrier, class Slots, int kParts>
+struct Ring<Packed, kDim, kSlots, kThreads, Barrier, Slots, kParts> {
   static constexpr int kTile = kSlots * operand_stride(kDim);
 
   const AttentionSplits& p;
@@ -56,15 +56,15 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier, Slots> {
   LB_DEVICE static int values(const AttentionSplits& p) { return kTile + p.ring * p.tile_bytes / 2; }
 
   LB_DEVICE uint8_t* packed(int i) const { return reinterpret_cast<uint8_t*>(buffers + kTile) + i * p.tile_bytes; }
-  // Source of tile i, which belongs to K if i is even, else to V: its type and its first slot.
+  // Source of tile i: its type, its first slot, and whether it belongs to V.
   struct Source {
     KvType type;
     int slot;
     bool is_v;
   };
   LB_DEVICE Source source(int i) const {
-    const bool is_v = i % 2 != 0;
-    return {is_v ? p.op.cache.v_type : p.op.cache.k_type, first_slot + i / 2 * step, is_v};
+    const bool is_v = i % kParts != 0;
+    return {is_v ? p.op.cache.v_type : p.op.cache.k_type, first_slot + i / kParts * step, is_v};
   }
   // The row of the tile's first slot.
   LB_DEVICE quant::KvRow row(const Source& tile, const KvRowBytes& bytes) const {
@@ -76,7 +76,7 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier, Slots> {
   // Each plane's rows are contiguous, so slots beyond `end` are copied too: they are in the page, with arbitrary
   // content.
   LB_DEVICE void issue() {
-    if (kHasAsyncCopy && n_issued < 2 * n_tiles) {
+    if (kHasAsyncCopy && n_issued < kParts * n_tiles) {
       const Source tile = source(n_issued);
       const KvRowBytes bytes = row_bytes(tile.type, kDim);
       const KvLayer& cache = p.op.cache;

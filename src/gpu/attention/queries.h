@@ -140,4 +140,30 @@ LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries,
   }
 }
 
+// The same for rows of kDim values that are no power of two: a warp stages whole rows.
+template <class T, int kDim, int kRows>
+LB_DEVICE void stage_long_queries(T* to, const Attention& op, const Queries& queries, int first) {
+  constexpr int kPieces = kDim / 128;
+  static_assert(kDim % 128 == 0);
+  const float scale = op.scale * kLog2E;
+  LB_UNROLL_BY(2)
+  for (int row = warp(); row < kRows; row += kAttentionWarps) {
+    const int query = first + row;
+    const float* from = op.q + queries.at(op, min(query, queries.n - 1)) * kDim + 4 * lane();
+    f32x4 q[kPieces];
+    LB_UNROLL
+    for (int i = 0; i < kPieces; ++i) {
+      q[i] = {};
+      if (query < queries.n) q[i] = load<f32x4>(from + 128 * i);
+    }
+    LB_UNROLL
+    for (int i = 0; i < kPieces; ++i) {
+      Vec<T, 4> rounded;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) rounded[j] = as_operand(q[i][j] * scale, T{});
+      store(to + row * operand_stride(kDim) + 128 * i + 4 * lane(), rounded);
+    }
+  }
+}
+
 }  // namespace lb::gpu

@@ -85,12 +85,12 @@ LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring,
 
 // attention_wide: 16 n_tiles queries and a tile of 16 slots per block, a quarter of the columns per warp. Shared
 // memory: queries; scratch per warp; partial scores of each warp; one ring.
-inline constexpr int kWideSlots = 16, kWideDim = 512;
+inline constexpr int kWideSlots = 16, kWideDim = 512, kWideTail = 128;  // kWideTail: of attention_wide_tail
 LB_FN constexpr int wide_queries(int n_tiles) { return 16 * n_tiles; }
-LB_FN constexpr size_t wide_shared_bytes(int n_tiles, int ring, int tile_bytes) {
-  return operand_bytes(wide_queries(n_tiles), kWideDim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
+LB_FN constexpr size_t wide_shared_bytes(int key_dim, int n_tiles, int ring, int tile_bytes) {
+  return operand_bytes(wide_queries(n_tiles), key_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
          size_t(kAttentionWarps) * wide_queries(n_tiles) * kWideSlots * sizeof(float) +
-         ring_bytes(kWideSlots, kWideDim, ring, tile_bytes);
+         ring_bytes(kWideSlots, key_dim, ring, tile_bytes);
 }
 
 // attention_prefill_sm90: one producer warpgroup, two consumer warpgroups of 64 queries each. Registers for scores
@@ -112,8 +112,8 @@ LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
 inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 16, kSm90MaxUnits = 4;
 
 // attention_fp32: queries, one tile of K or V, weights, and one rescale factor per query.
-LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
-  return sizeof(float) * (size_t(kFp32Queries + kFp32Slots) * (head_dim + 4) + kFp32Queries * (kFp32Slots + 1));
+LB_FN constexpr size_t fp32_shared_bytes(int key_dim) {
+  return sizeof(float) * (size_t(kFp32Queries + kFp32Slots) * (key_dim + 4) + kFp32Queries * (kFp32Slots + 1));
 }
 
 // key_scores: slots per tile, and queries per pass over the slots, in whole rows. Shared memory: the maximum and sum of
@@ -146,6 +146,8 @@ LB_FN constexpr int move_bytes(int row_bytes) {
   return lowest_bit < 16 ? lowest_bit : 16;
 }
 LB_FN constexpr int move_pieces(int row_bytes) { return row_bytes == 0 ? 0 : row_bytes / move_bytes(row_bytes); }
+// Sets of pages of a layer: of K and V, or one of both.
+LB_FN constexpr int moved_parts(const KvLayer& cache) { return cache.key_tail > 0 ? 1 : 2; }
 struct KvMoves {
   KvMove op;  // has the pages of the first layer
   void* k[kMaxMovedLayers];

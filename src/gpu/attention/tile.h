@@ -70,9 +70,9 @@ struct AllSlots {
   LB_DEVICE int operator()(int first, int step, int i) const { return first + i * step; }
 };
 
-// Ring of tiles in the order K 0, V 0, K 1, V 1, ... While one buffer is in use, copies into all others are in flight.
-// kThreads threads share a ring and synchronise by `barrier`.
-template <class Stored, int kDim, int kSlots, int kThreads, class Barrier, class Slots = AllSlots>
+// Ring of tiles in the order K 0, V 0, K 1, V 1, ..., or K 0, K 1, ... if kParts is 1. While one buffer is in use,
+// copies into all others are in flight. kThreads threads share a ring and synchronise by `barrier`.
+template <class Stored, int kDim, int kSlots, int kThreads, class Barrier, class Slots = AllSlots, int kParts = 2>
 struct Ring {
   using T = Operand<Stored>;
   static constexpr int kTile = kSlots * operand_stride(kDim);
@@ -87,15 +87,15 @@ struct Ring {
 
   LB_DEVICE static int values(const AttentionSplits& p) { return p.ring * kTile; }  // 16-bit values in the ring
   LB_DEVICE void issue() {
-    if (n_issued < 2 * n_tiles) {
+    if (n_issued < kParts * n_tiles) {
       const KvLayer& cache = p.op.cache;
-      int slot = first_slot + n_issued / 2 * step;
-      if constexpr (Slots::kSelects) slot = (*slots)(first_slot, step, n_issued / 2);
+      int slot = first_slot + n_issued / kParts * step;
+      if constexpr (Slots::kSelects) slot = (*slots)(first_slot, step, n_issued / kParts);
       if constexpr (Slots::kMoves)
         if (slots->moves(slot + kSlots)) return issue_moved(slot);
       const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
       const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kDim;
-      const Stored* from = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k) + at;
+      const Stored* from = static_cast<const Stored*>(n_issued % kParts ? cache.v : cache.k) + at;
       copy_slots<T, kDim, kSlots, kThreads>(buffers + next * kTile, from, end - slot, thread);
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
@@ -104,7 +104,7 @@ struct Ring {
   }
   LB_DEVICE void issue_moved(int position) {
     const KvLayer& cache = p.op.cache;
-    const Stored* pages = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k);
+    const Stored* pages = static_cast<const Stored*>(n_issued % kParts ? cache.v : cache.k);
     copy_moved_slots<T, kDim, kSlots, kThreads>(
         buffers + next * kTile,
         [&](int i) { return pages + slot_row(cache, slots->slot(position + i), kv_head) * kDim; }, end - position,
@@ -168,8 +168,13 @@ struct QueryTiles {
       LB_UNROLL
       for (int j = 0; j < kSlots / 16; ++j) fill(s[t][j], 0);
     }
+    add_keys<kDim>(s, q, k);
+  }
+  // s += Q K^T of kColumns columns
+  template <int kColumns>
+  LB_DEVICE void add_keys(Scores& s, const T* q, const T* k) const {
     LB_UNROLL
-    for (int d = 0; d < kDim; d += 16) {
+    for (int d = 0; d < kColumns; d += 16) {
       FragmentA<T> a[kTiles];
       LB_UNROLL
       for (int t = 0; t < kTiles; ++t) load_shared(a[t], q + 16 * t * kStride + d, kStride);

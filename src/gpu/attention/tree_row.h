@@ -35,7 +35,7 @@ LB_DEVICE AttentionSplits params_of_row(const AttentionSplits& p, int row) {
   const long heads = p.op.n_heads, entries = p.n_splits * heads, dim = p.op.cache.head_dim;
   own.op.rows = 1;
   own.op.tree = {};
-  own.op.q += row * heads * dim;
+  own.op.q += row * heads * key_dim_of(p.op.cache);
   own.op.o += row * heads * dim;
   if (own.op.gate != nullptr) own.op.gate += row * p.op.gate_row_stride;
   if (p.has_merge) own.o = p.n_splits > 1 ? p.o + row * entries * dim : own.op.o;

@@ -3,6 +3,8 @@
 //   S = Q K^T    a warp multiplies its columns of Q and K. The four partial sums meet in shared memory, and every warp
 //                adds them in the same order, so all have the same scores and weights.
 //   O = P V      a warp has its columns of V and o.
+// With a tail (KvLayer), the block reads a tile once: a warp multiplies its columns and a quarter of the tail's, and
+// then reads its columns again as V.
 //
 // Grid: as attention_decode for kTiles = 1 (16 queries), as attention_prefill for kTiles = 2 (32).
 // Bound: read bandwidth for a step; in prompts reading fragments from shared memory: 1 KiB per 16 x 16 x 16 product.
@@ -39,11 +41,12 @@ LB_DEVICE void add_partials(FragmentC& s, const float* from, int stride) {
 }
 
 // first: of the block's queries. slots: as for attention_decode.
-template <class Stored, int kDim, int kTiles, class Slots = AllSlots>
+template <class Stored, int kDim, int kTiles, int kTail = 0, class Slots = AllSlots>
 LB_DEVICE void attention_wide(const AttentionSplits& p, int first, int split, const Slots* slots = nullptr) {
   using T = Operand<Stored>;
-  constexpr int kSlots = kWideSlots, kStride = operand_stride(kDim), kQueries = wide_queries(kTiles);
-  constexpr int kOwn = kDim / kAttentionWarps;  // columns of a warp
+  constexpr int kRow = kDim + kTail, kStride = operand_stride(kRow), kParts = kTail > 0 ? 1 : 2;
+  constexpr int kSlots = kWideSlots, kQueries = wide_queries(kTiles);
+  constexpr int kOwn = kDim / kAttentionWarps, kOwnTail = kTail / kAttentionWarps;  // columns of a warp
   unsigned char* shared = dynamic_shared<unsigned char>();
   T* q = reinterpret_cast<T*>(shared);
   T* scratch = q + kQueries * kStride + warp() * kOperandScratch;
@@ -60,7 +63,7 @@ LB_DEVICE void attention_wide(const AttentionSplits& p, int first, int split, co
   const int first_slot = pages.begin * kPageTokens;
   begin_attention();
 
-  Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier, Slots> ring = {
+  Ring<Stored, kRow, kSlots, kAttentionThreads, BlockBarrier, Slots, kParts> ring = {
       .p = p,
       .kv_head = queries.kv_head,
       .thread = thread_id(),
@@ -72,19 +75,28 @@ LB_DEVICE void attention_wide(const AttentionSplits& p, int first, int split, co
       .slots = slots,
   };
   ring.start();
-  stage_queries<T, kDim, kQueries>(q, op, queries, first);
+  if constexpr (kTail > 0)
+    stage_long_queries<T, kRow, kQueries>(q, op, queries, first);
+  else
+    stage_queries<T, kDim, kQueries>(q, op, queries, first);
   block_barrier();
 
-  QueryTiles<T, kOwn, kSlots, kTiles, kDim> tile;
+  QueryTiles<T, kOwn, kSlots, kTiles, kRow> tile;
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kSlots - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
                            offset < first_seen(op, n_past, op.tree.ancestors == nullptr ? last_row : op.rows - 1);
     typename decltype(tile)::Scores s;
-    tile.multiply_keys(s, q + warp() * kOwn, ring.take() + warp() * kOwn);
+    const T *k = ring.take(), *v = k;
+    tile.multiply_keys(s, q + warp() * kOwn, k + warp() * kOwn);
+    if constexpr (kTail > 0)
+      tile.template add_keys<kOwnTail>(s, q + kDim + warp() * kOwnTail, k + kDim + warp() * kOwnTail);
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) put_partial(sums + (warp() * kTiles + t) * 16 * kSlots, s[t][0]);
-    const T* v = ring.take();  // its barrier also lets every warp read the partial sums
+    if constexpr (kTail > 0)
+      block_barrier();
+    else
+      v = ring.take();  // its barrier also lets every warp read the partial sums
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) add_partials(s[t][0], sums + t * 16 * kSlots, kTiles * 16 * kSlots);
     tile.weigh(s, is_masked, [&](int row, int slot) {
@@ -95,7 +107,7 @@ LB_DEVICE void attention_wide(const AttentionSplits& p, int first, int split, co
   tile.close();
 
   constexpr int kColumns = 16 * (kOwn / 2 + 4);  // floats per warp
-  static_assert(kAttentionWarps * kColumns * sizeof(float) <= wide_shared_bytes(1, 0, 1));
+  static_assert(kAttentionWarps * kColumns * sizeof(float) <= wide_shared_bytes(kRow, 1, 0, 1));
   block_barrier();
   tile.write(p, queries, first, warp() * kOwn, reinterpret_cast<float*>(shared) + warp() * kColumns, split,
              ring.n_tiles > 0);

@@ -44,7 +44,7 @@ CpuStreamOptions scratch_of(const Attention& op) {
   LB_CHECK(op.rows <= kMaxTree || !op.tree.ancestors, kInvalid, "a tree has at most ", kMaxTree, " rows, got ",
            op.rows);
   return {.shared_scratch_bytes = attention_shared_scratch(op.rows, op.n_heads, dim, *op.n_past + op.rows),
-          .thread_scratch_bytes = attention_thread_scratch(dim, op.n_heads, n_kv_heads)};
+          .thread_scratch_bytes = attention_thread_scratch(key_dim_of(op.cache), op.n_heads, n_kv_heads)};
 }
 CpuStreamOptions scratch_of(const KeyScores& op) {
   const int n_kv_heads = op.cache.n_kv_heads;

@@ -1,6 +1,7 @@
 // Attention over the paged KV cache with online softmax, one query and one slot at a time.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "cpu/scalar/scalar.h"
 #include "cpu/tree.h"
@@ -12,7 +13,7 @@ namespace {
 // One KV head's part of the page that holds a token slot.
 uint8_t* head_of(void* data, KvType type, const KvLayer& cache, int kv_head, int slot) {
   const size_t page = cache.page_table[slot / kPageTokens];
-  return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, cache.head_dim);
+  return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, key_dim_of(cache));
 }
 
 }  // namespace
@@ -21,9 +22,10 @@ void kv_append(const KvAppend& op, int begin, int end) {
   const KvLayer& cache = op.cache;
   for (int r = begin; r < end; ++r)
     for (int h = 0; h < cache.n_kv_heads; ++h) {
-      const long from = (long(r) * cache.n_kv_heads + h) * cache.head_dim;
-      const int slot = *op.n_past + r, row = slot % kPageTokens, dim = cache.head_dim;
+      const int slot = *op.n_past + r, row = slot % kPageTokens, dim = key_dim_of(cache);
+      const long from = (long(r) * cache.n_kv_heads + h) * dim;
       quant::store_row(cache.k_type, op.k + from, dim, head_of(cache.k, cache.k_type, cache, h, slot), row);
+      if (cache.key_tail > 0) continue;
       quant::store_row(cache.v_type, op.v + from, dim, head_of(cache.v, cache.v_type, cache, h, slot), row);
     }
 }
@@ -31,12 +33,12 @@ void kv_append(const KvAppend& op, int begin, int end) {
 void attention(const Attention& op, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
                float* o, std::byte*) {
   const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim;
+  const int dim = cache.head_dim, key_dim = key_dim_of(cache);
   const int group = op.n_heads / cache.n_kv_heads;
   const int n_past = *op.n_past;
   for (int r = row_begin; r < row_end; ++r)
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h, ++m, ++l, o += dim) {
-      const float* q = op.q + (long(r) * op.n_heads + h) * dim;
+      const float* q = op.q + (long(r) * op.n_heads + h) * key_dim;
       *m = -INFINITY;
       *l = 0;
       for (int i = 0; i < dim; ++i) o[i] = 0;
@@ -46,11 +48,12 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
         const bool is_hidden =
             place++ < begin || slot < first_slot(op, n_past, r) || !is_selected(blocks_of(op, r, kv_head), slot);
         if (is_hidden) continue;
-        float k[kMaxHeadDim], v[kMaxHeadDim];
-        quant::load_row(cache.k_type, head_of(cache.k, cache.k_type, cache, kv_head, slot), slot % kPageTokens, dim, k);
-        quant::load_row(cache.v_type, head_of(cache.v, cache.v_type, cache, kv_head, slot), slot % kPageTokens, dim, v);
+        float k[kMaxKeyDim], v[kMaxKeyDim];
+        for (const auto& [x, pages, type] :
+             {std::tuple(k, cache.k, cache.k_type), std::tuple(v, value_pages(cache), cache.v_type)})
+          quant::load_row(type, head_of(pages, type, cache, kv_head, slot), slot % kPageTokens, key_dim, x);
         float score = 0;
-        for (int i = 0; i < dim; ++i) score += q[i] * k[i];
+        for (int i = 0; i < key_dim; ++i) score += q[i] * k[i];
         score *= op.scale;
         const float maximum = std::max(*m, score);
         const float shrink = std::exp(*m - maximum);
