@@ -279,6 +279,17 @@ def test_the_plan_has_every_device(packs: list[_engine.gpu.Pack], folder: Path) 
         assert bytes_of(part, "weights") < 0.7 * bytes_of(alone.plan, "weights")  # norms and the embedding are copies
 
 
+def test_sums_go_through_host_memory_if_the_user_says_so(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """With the same bits, in a prompt and in steps."""
+    ids, results = random_ids(20, VOCAB), []
+    for link in ("auto", "host"):
+        split = open_split(packs, written(folder, "qwen3"), link=link)
+        assert link == "auto" or split.links == ["host: link = host"]
+        assert split.link_us[0] > 0
+        results.append((logits_of(split, ids).tolist(), write(_engine.Session(split), ids.tolist(), 3)))
+    assert results[0] == results[1]
+
+
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "tensor"}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 
 #include "base/error.h"
@@ -43,7 +44,7 @@ size_t RankGroup::planned_bytes(int n_ranks, long max_values) {
   return counter.used();
 }
 
-RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t timeout_ns)
+RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, LinkPath wanted, uint64_t timeout_ns)
     : streams_(std::move(streams)),
       max_values_(std::min(std::max((max_values + 3) / 4 * 4, 4L), kMaxValues)),
       timeout_ns_(timeout_ns > 0         ? timeout_ns
@@ -53,13 +54,14 @@ RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t 
   LB_CHECK(streams_.size() <= kMaxRanks, kUnsupported, "a tensor split has at most ", kMaxRanks, " devices, got ",
            streams_.size());
   for (GpuStream* stream : streams_) counters_.emplace_back(stream->pack().device(), sizeof(ExchangeCounters));
-  why_ = enable_peers();
+  why_ = wanted == LinkPath::kHost ? "link = host" : enable_peers();
   if (why_.empty()) {
-    use(Path::kPeer);
+    use(LinkPath::kPeer);
     if (!answers()) why_ = "values sent between the devices arrive wrong or late";
   }
   if (!why_.empty()) {
-    use(Path::kHost);
+    check_may_use_host(wanted, why_);
+    use(LinkPath::kHost);
     LB_CHECK(answers(), kDevice, "values that ", name_of(*streams_[0]), " and its peers exchange through ",
              "pinned host memory arrive wrong or late. Check the driver's log, or use one device");
   }
@@ -78,11 +80,11 @@ std::string RankGroup::enable_peers() const {
   return "";
 }
 
-void RankGroup::use(Path path) {
+void RankGroup::use(LinkPath path) {
   for (GpuStream* stream : streams_) stream->queue().synchronize();
   path_ = path;
   const int n = static_cast<int>(streams_.size());
-  const auto kind = path == Path::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  const auto kind = path == LinkPath::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
   memories_.clear();
   std::vector<Layout> layouts;
   for (GpuStream* stream : streams_) {
@@ -113,7 +115,7 @@ void RankGroup::make_empty() {
   std::memset(reports_.data(), 0, reports_.size());
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     const gpu::Queue& queue = streams_[rank]->queue();
-    if (path_ == Path::kHost) {
+    if (path_ == LinkPath::kHost) {
       std::memset(memories_[rank].data(), 0, memories_[rank].size());
     } else {
       queue.fill(memories_[rank].data(), 0, memories_[rank].size());
@@ -165,6 +167,38 @@ bool RankGroup::answers() {
   }
   return true;
 }
+
+double RankGroup::time_us(long count, int n_exchanges, int n_runs) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::unique_ptr<Memory>> sent, summed;
+  std::vector<std::unique_ptr<Recording>> recordings(streams_.size());
+  for (GpuStream* stream : streams_) {
+    sent.push_back(stream->reserve(count * sizeof(float)));
+    summed.push_back(stream->reserve(count * sizeof(float)));
+  }
+  const auto run = [&] {
+    for (size_t rank = 0; rank < streams_.size(); ++rank)
+      streams_[rank]->replay(recordings[rank], [&] {
+        auto* const y = reinterpret_cast<float*>(summed[rank]->data());
+        for (int i = 0; i < n_exchanges; ++i)
+          streams_[rank]->run(AllReduce{.x = reinterpret_cast<float*>(sent[rank]->data()),
+                                        .add = y,
+                                        .y = y,
+                                        .count = count,
+                                        .ranks = mailboxes_[rank]});
+      });
+  };
+  const auto wait = [&] {
+    for (GpuStream* stream : streams_) stream->wait();
+  };
+  run(), wait();
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < n_runs; ++i) run();
+  wait();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / n_runs / n_exchanges;
+}
+
+double RankGroup::time_us(long count) { return is_sim(*streams_[0]) ? time_us(count, 2, 1) : time_us(count, 64, 16); }
 
 uint32_t RankGroup::report(int rank) const {
   return std::atomic_ref(reinterpret_cast<uint32_t*>(reports_.data())[rank]).load(std::memory_order_acquire);

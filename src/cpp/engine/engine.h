@@ -158,6 +158,10 @@ class Engine {
   // "peer", or "host: ..." with the reason: how rows get from each shard to the next, or to the draft model's; or, of
   // ranks, how all exchange values.
   std::vector<std::string> links() const;
+  // Of each of links(), measured when the model was loaded: microseconds of a row of the residual stream (of tapped
+  // rows, to a draft model's device) until the host sees that it arrived; or, of ranks, of an all-reduce of a row in a
+  // graph.
+  std::span<const double> link_us() const { return link_us_; }
   // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
@@ -228,6 +232,7 @@ class Engine {
   // Links of tapped rows: from each shard to the next, or to the draft model's own; none from a shard without tapped
   // rows.
   mutable std::vector<std::optional<DeviceLink>> tap_links_;
+  std::vector<double> link_us_;
   mutable std::optional<DeviceLink> token_link_;        // from the last shard to the first, if split by layers
   std::optional<LinkedStreams> linked_streams_;         // of all shards, if split by layers
   std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors

@@ -16,6 +16,7 @@
 #include "bindings/arrays.h"
 #include "bindings/kernels/bindings.h"
 #include "bindings/kernels/stream_arrays.h"
+#include "bindings/option_rows.h"
 #include "bindings/python_pack.h"
 #include "dispatch/rank_group.h"
 
@@ -30,13 +31,14 @@ using Floats = nb::ndarray<const float, nb::ndim<kDims>, nb::c_contig, nb::devic
 
 class RankExchange {
  public:
-  RankExchange(const std::vector<PythonPack*>& packs, long max_values, double timeout_s) {
+  RankExchange(const std::vector<PythonPack*>& packs, long max_values, double timeout_s, const std::string& link) {
     for (PythonPack* pack : packs)
       streams_.push_back(
           std::make_unique<GpuStream>(pack->shared(), 0, 0, nullptr, false, gpu::Queue::Runner::kOwnThread));
     std::vector<GpuStream*> all;
     for (const auto& stream : streams_) all.push_back(stream.get());
-    ranks_ = std::make_unique<RankGroup>(std::move(all), max_values, uint64_t(timeout_s * 1e9));
+    ranks_ = std::make_unique<RankGroup>(std::move(all), max_values, value_of<LinkPath>("link", link),
+                                         uint64_t(timeout_s * 1e9));
   }
 
   std::string links() const { return ranks_->to_string(); }
@@ -101,32 +103,9 @@ class RankExchange {
     return to_numpy<3>(std::move(y), {n, rows, total});
   }
 
-  // Mean microseconds of an all-reduce of `count` values in a graph of `n_exchanges`.
   double time_us(long count, int n_exchanges, int n_runs) {
-    using Clock = std::chrono::steady_clock;
-    std::vector<Rank> memories;
-    std::vector<std::unique_ptr<Recording>> recordings(streams_.size());
-    for (size_t rank = 0; rank < streams_.size(); ++rank) memories.push_back(reserve(rank, count, count));
     const nb::gil_scoped_release unlocked;
-    const auto run = [&] {
-      for (size_t rank = 0; rank < streams_.size(); ++rank)
-        streams_[rank]->replay(recordings[rank], [&] {
-          for (int i = 0; i < n_exchanges; ++i)
-            streams_[rank]->run(AllReduce{.x = memories[rank].x,
-                                          .add = memories[rank].y,
-                                          .y = memories[rank].y,
-                                          .count = count,
-                                          .ranks = ranks_->of(int(rank))});
-        });
-    };
-    const auto wait = [&] {
-      for (const auto& stream : streams_) stream->wait();
-    };
-    run(), wait();
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < n_runs; ++i) run();
-    wait();
-    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / n_runs / n_exchanges;
+    return ranks_->time_us(count, n_exchanges, n_runs);
   }
 
  private:
@@ -216,7 +195,8 @@ void bind_exchange(nb::module_& m) {
       "loopback_gather", [](PythonPack& pack, const Floats<2>& x) { return Loopback(pack, long(x.size())).gather(x); },
       "pack"_a, "x"_a, "x twice, side by side: an all-gather of two ranks that are one device.");
   nb::class_<RankExchange>(m, "RankExchange", "The exchanges between ranks, one rank per pack.")
-      .def(nb::init<const std::vector<PythonPack*>&, long, double>(), "packs"_a, "max_values"_a, "timeout_s"_a,
+      .def(nb::init<const std::vector<PythonPack*>&, long, double, const std::string&>(), "packs"_a, "max_values"_a,
+           "timeout_s"_a, "link"_a = "auto",
            "max_values: of an exchange; longer ones go in parts. Proves the path between the devices.")
       .def_prop_ro("links", &RankExchange::links, "\"peer\", or \"host: ...\" with the reason.")
       .def("sum", &RankExchange::sum, "x"_a, "add"_a = nb::none(), "late"_a = -1, "delay_s"_a = 0.0, "absent"_a = -1,
