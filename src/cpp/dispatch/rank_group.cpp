@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -12,9 +13,15 @@
 namespace lb {
 namespace {
 
-constexpr uint64_t kTimeoutNs = 2'000'000'000;
+// With kDrainShare of it, in which the peers' work ends, a request fails within 2 s.
+constexpr uint64_t kTimeoutNs = 1'500'000'000;
 // The simulator computes between two exchanges for as long as the host lets it.
 constexpr uint64_t kSimTimeoutNs = 20'000'000'000;
+constexpr uint64_t kDrainShare = 3;
+
+// Waits poll, so that they see a failure: at first without a pause, since most waits are short.
+constexpr int kBusyPolls = 2000;
+constexpr std::chrono::microseconds kPause{50};
 
 // Known answers: the longest exchange, and the values of all exchanges of one length, so that the proof of eight ranks
 // takes less than a second.
@@ -112,6 +119,7 @@ void RankGroup::use(LinkPath path) {
 
 // All work of the ranks is complete.
 void RankGroup::make_empty() {
+  is_stopped_ = false;
   std::memset(reports_.data(), 0, reports_.size());
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     const gpu::Queue& queue = streams_[rank]->queue();
@@ -215,13 +223,51 @@ void RankGroup::check() {
     const uint32_t failed = report(rank);
     if (failed == 0) continue;
     const std::string missing = name_of(*streams_[failed - 1]), waiting = name_of(*streams_[rank]);
-    ++n_failures_;
-    for (GpuStream* stream : streams_) stream->queue().synchronize();
-    make_empty();
+    if (!is_stopped_.exchange(true)) {
+      ++n_failures_;
+      stop_waits();
+    }
+    GpuStream* const running = running_rank();
+    if (running == nullptr) make_empty();
     fail(ErrorCode::kDevice, "[all_reduce] ", missing, " sent nothing to ", waiting, " for ",
-         mailboxes_[rank].timeout_ns / 1'000'000'000.0,
-         " s. The requests in progress are lost; the next ones start again");
+         mailboxes_[rank].timeout_ns / 1'000'000'000.0, " s. The requests in progress are lost; the next ones start ",
+         running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
   }
+}
+
+// No exchange that has not begun waits for a peer. A rank that hung would otherwise wait for values that later ones
+// have overwritten. Another queue writes, because that of the rank may hang.
+void RankGroup::stop_waits() const {
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    const gpu::Queue queue(streams_[rank]->pack().device());
+    queue.fill(counters_[rank].data() + offsetof(ExchangeCounters, failed), 1, sizeof(ExchangeCounters::failed));
+    queue.synchronize();
+  }
+}
+
+void RankGroup::restart() {
+  if (!is_stopped_) return;
+  GpuStream* const running = running_rank();
+  LB_CHECK(running == nullptr, kDevice, "[all_reduce] ", name_of(*running),
+           " still has not ended the work of a request ", "that failed. If it never does, restart the process");
+  make_empty();
+}
+
+void RankGroup::wait_until(const std::function<bool()>& is_done) const {
+  for (int polls = 0; !is_done() && !has_failed(); ++polls)
+    if (polls > kBusyPolls) std::this_thread::sleep_for(kPause);
+}
+
+// A rank whose work does not end soon, or null. After a failure no rank waits for another one.
+GpuStream* RankGroup::running_rank() const {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::nanoseconds(timeout_ns_ / kDrainShare);
+  for (GpuStream* stream : streams_)
+    while (!stream->queue().is_done()) {
+      if (Clock::now() > end) return stream;
+      std::this_thread::sleep_for(kPause);
+    }
+  return nullptr;
 }
 
 }  // namespace lb

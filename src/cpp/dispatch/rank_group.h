@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,16 @@ class RankGroup {
 
   // Whether a rank's values did not arrive in time. Any thread may ask.
   bool has_failed() const;
-  // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again. No other thread may
-  // send work to the ranks meanwhile.
+  // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again, at once, or where the
+  // work of a rank does not end, after restart(). No other thread may send work to the ranks meanwhile.
   void check();
+  // Waits until is_done() or has_failed(): a rank that hangs never ends its work.
+  void wait_until(const std::function<bool()>& is_done) const;
+  // Call before new work: starts the ranks again if check() could not. Throws kDevice while the work of a rank does not
+  // end. No other thread may send work to the ranks meanwhile.
+  void restart();
+  // Whether restart() has something to do. Any thread may ask.
+  bool is_stopped() const { return is_stopped_; }
   // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
   int n_failures() const { return n_failures_; }
 
@@ -49,6 +57,8 @@ class RankGroup {
   std::string enable_peers() const;  // the reason if some devices cannot reach each other; "" if all can
   void use(LinkPath path);
   void make_empty();
+  void stop_waits() const;
+  GpuStream* running_rank() const;
   bool answers();
   uint32_t report(int rank) const;
 
@@ -62,6 +72,7 @@ class RankGroup {
   gpu::Buffer reports_;                // [n] uint32, pinned
   std::vector<RankMailboxes> mailboxes_;
   std::atomic<int> n_failures_ = 0;
+  std::atomic<bool> is_stopped_ = false;
 };
 
 }  // namespace lb

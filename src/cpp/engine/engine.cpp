@@ -228,7 +228,7 @@ void Engine::link_shards() {
   for (const auto& shard : shards_)
     if (n_shards() > 1) streams.push_back(static_cast<GpuStream*>(&shard->stream()));
   const LinkPath wanted = options_.link;
-  const size_t row_bytes = sizeof(float) * model().info().hidden;
+  const size_t residual_bytes = sizeof(float) * model().info().hidden;
   if (has_draft_shard()) {
     DeviceLink& link =
         *tap_links_.emplace_back(std::in_place, *streams[1], *streams[0], tap_bytes(models_, options_), wanted);
@@ -236,8 +236,8 @@ void Engine::link_shards() {
   }
   if (is_split_by_layers()) {
     for (size_t i = 0; i + 1 < streams.size(); ++i) {
-      links_.emplace_back(*streams[i], *streams[i + 1], lb::row_bytes(models_, options_), wanted);
-      link_us_.push_back(links_.back().time_us(row_bytes));
+      links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_), wanted);
+      link_us_.push_back(links_.back().time_us(residual_bytes));
       std::optional<DeviceLink>& taps = tap_links_.emplace_back();
       if (models_.hands_over_taps(shards_[i]->part()))
         taps.emplace(*streams[i], *streams[i + 1], tap_bytes(models_, options_), wanted);

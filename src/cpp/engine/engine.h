@@ -142,6 +142,8 @@ class Engine {
   const DraftModel& draft_on(int shard) const { return *models_on(shard).draft; }
   // The first shard that computes logits; so do all later ones.
   int first_head_shard() const { return is_split_by_layers() ? n_shards() - 1 : first_target_shard(); }
+  // How the ranks exchange values; null: the model is not split by tensors.
+  RankGroup* ranks() const { return ranks_.get(); }
   // Failures of ranks so far. Whatever a session computed before the last one may be wrong.
   int n_rank_failures() const;
   // The last shard, which computes the logits; of ranks, the one whose logits the host reads.

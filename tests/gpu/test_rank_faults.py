@@ -1,0 +1,120 @@
+"""Faults of the ranks of a tensor split: an error within two seconds, and the next request is right.
+
+With --pack the tests run on the devices 0 and 1 of the pack's vendor."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gpu_packs
+import numpy as np
+import pytest
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox._kernels.ops import RankExchange, hold_rank
+from lucebox.errors import DeviceError
+from reference.gguf_files import Shape, write_model
+
+SHAPE = Shape("qwen3", "Q8_0", n_layers=2, hidden=256, ffn=1024, n_heads=8, n_kv_heads=4, head_dim=64, vocab=160)
+MAILBOX_VALUES = 16384  # ops/all_reduce.h
+LOST = r"\[all_reduce\] device {} .* sent nothing to device {} .* for {} s\. .* the next ones start {}"
+
+
+@pytest.fixture(scope="module")
+def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
+    """The pack on two devices."""
+    return gpu_packs.load_on_devices(pack_folder, 2)
+
+
+@pytest.fixture(scope="module")
+def split(packs: list[_engine.gpu.Pack], tmp_path_factory: pytest.TempPathFactory) -> _engine.Engine:
+    path = write_model(tmp_path_factory.mktemp("faults") / "qwen3.gguf", SHAPE)
+    return open_engine(path, pack=packs[0], others=packs[1:], split="tensor")
+
+
+def fails(work: Callable[[], object], error: str, beside: Callable[[], object] = lambda: None) -> float:
+    """Seconds until `work` fails with this error. beside: runs at the same time."""
+    seconds: list[float] = []
+    texts: list[str] = []
+
+    def run() -> None:
+        start = time.monotonic()
+        try:
+            work()
+        except DeviceError as caught:
+            seconds.append(time.monotonic() - start)
+            texts.append(str(caught))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    beside()
+    thread.join()
+    assert texts and re.match(error, texts[0]), texts
+    return seconds[0]
+
+
+def write(session: _engine.Session, ids: list[int], n: int) -> list[int]:
+    """ids, continued by n tokens."""
+    sampler = _engine.Sampler(SHAPE.vocab)
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids = [*ids, session.sample(sampler)]
+    return ids
+
+
+@pytest.mark.parametrize("link", ["auto", pytest.param("host", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [64, MAILBOX_VALUES + 4])  # words; rows and flags
+def test_values_that_get_lost(packs: list[_engine.gpu.Pack], count: int, link: str) -> None:
+    exchange = RankExchange(packs, MAILBOX_VALUES + 4, 0.5, link)
+    x = np.random.default_rng().standard_normal((2, count), dtype=np.float32)
+    with exchange.hold(0) as held:
+
+        def lose() -> None:
+            held.erase_arrival()
+            held.release()
+
+        fails(lambda: exchange.sum(x), LOST.format(1, 0, 0.5, "again"), lose)
+    assert np.array_equal(exchange.sum(x)[0], x[0] + x[1])
+
+
+@pytest.mark.slow  # 100 s of waiting on the simulator, 8 s on GPUs
+def test_requests(packs: list[_engine.gpu.Pack], split: _engine.Engine) -> None:
+    """A stream that hangs during a prompt, and for longer than the error takes; values of a step that get lost."""
+    is_sim = packs[0].target == "sim"
+    limit_s, wait = (40.0, "20") if is_sim else (2.5, r"1\.5")
+    prompt = random_ids(12, SHAPE.vocab).tolist()
+    expected = write(_engine.Session(split), prompt, 6)
+    session, other = _engine.Session(split), _engine.Session(split)
+    write(other, prompt, 2)
+    for rank in (0, 1):
+        with hold_rank(split, rank):
+            error = LOST.format(rank, 1 - rank, wait, f"once device {rank} .* has ended its work")
+            assert fails(lambda: session.sync(np.array(prompt, np.int32)), error) < limit_s
+            error = rf"\[all_reduce\] device {rank} .* still has not ended the work of a request that failed"
+            assert fails(lambda: other.sync(np.array(prompt, np.int32)), error) < limit_s
+        assert write(other, prompt, 6) == expected
+        assert write(session, prompt, 6) == expected
+
+    ids, sampler = list(prompt), _engine.Sampler(SHAPE.vocab)
+
+    def write_on() -> None:
+        for _ in range(4):
+            session.sync(np.array(ids, np.int32))
+            ids.append(session.sample(sampler))
+
+    session.reset()
+    session.sync(np.array(ids, np.int32))
+    ids.append(session.sample(sampler))
+    with hold_rank(split, 0) as held:
+
+        def lose() -> None:
+            held.erase_arrival()
+            held.release()
+
+        assert fails(write_on, LOST.format(1, 0, wait, "again"), lose) < limit_s
+    for each in (other, session):
+        assert write(each, prompt, 6) == expected
