@@ -119,6 +119,7 @@ void RankGroup::use(LinkPath path) {
 
 // All work of the ranks is complete.
 void RankGroup::make_empty() {
+  stopping_.clear();
   is_stopped_ = false;
   std::memset(reports_.data(), 0, reports_.size());
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
@@ -235,21 +236,19 @@ void RankGroup::check() {
   }
 }
 
-// No exchange that has not begun waits for a peer. A rank that hung would otherwise wait for values that later ones
-// have overwritten. Another queue writes, because that of the rank may hang.
-void RankGroup::stop_waits() const {
-  for (size_t rank = 0; rank < streams_.size(); ++rank) {
-    const gpu::Queue queue(streams_[rank]->pack().device());
-    queue.fill(counters_[rank].data() + offsetof(ExchangeCounters, failed), 1, sizeof(ExchangeCounters::failed));
-    queue.synchronize();
-  }
+// Exchanges that have not begun will not wait for a peer. A rank that hung would otherwise wait for values that later
+// ones have overwritten. Separate queues write, because that of the rank may hang.
+void RankGroup::stop_waits() {
+  for (size_t rank = 0; rank < streams_.size(); ++rank)
+    stopping_.emplace_back(streams_[rank]->pack().device())
+        .fill(counters_[rank].data() + offsetof(ExchangeCounters, failed), 1, sizeof(ExchangeCounters::failed));
 }
 
 void RankGroup::restart() {
   if (!is_stopped_) return;
   GpuStream* const running = running_rank();
   LB_CHECK(running == nullptr, kDevice, "[all_reduce] ", name_of(*running),
-           " still has not ended the work of a request ", "that failed. If it never does, restart the process");
+           " still has not ended the work of a request that failed. If it never does, restart the process");
   make_empty();
 }
 
@@ -262,11 +261,12 @@ void RankGroup::wait_until(const std::function<bool()>& is_done) const {
 GpuStream* RankGroup::running_rank() const {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::nanoseconds(timeout_ns_ / kDrainShare);
-  for (GpuStream* stream : streams_)
-    while (!stream->queue().is_done()) {
-      if (Clock::now() > end) return stream;
-      std::this_thread::sleep_for(kPause);
-    }
+  const auto is_done = [&](size_t rank) {
+    return streams_[rank]->queue().is_done() && (rank >= stopping_.size() || stopping_[rank].is_done());
+  };
+  for (size_t rank = 0; rank < streams_.size(); ++rank)
+    for (; !is_done(rank); std::this_thread::sleep_for(kPause))
+      if (Clock::now() > end) return streams_[rank];
   return nullptr;
 }
 

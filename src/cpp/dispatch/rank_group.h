@@ -57,7 +57,7 @@ class RankGroup {
   std::string enable_peers() const;  // the reason if some devices cannot reach each other; "" if all can
   void use(LinkPath path);
   void make_empty();
-  void stop_waits() const;
+  void stop_waits();
   GpuStream* running_rank() const;
   bool answers();
   uint32_t report(int rank) const;
@@ -73,6 +73,7 @@ class RankGroup {
   std::vector<RankMailboxes> mailboxes_;
   std::atomic<int> n_failures_ = 0;
   std::atomic<bool> is_stopped_ = false;
+  std::vector<gpu::Queue> stopping_;  // of each rank, while is_stopped_
 };
 
 }  // namespace lb
