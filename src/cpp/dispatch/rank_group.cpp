@@ -216,24 +216,27 @@ uint32_t RankGroup::report(int rank) const {
 bool RankGroup::has_failed() const {
   for (size_t rank = 0; rank < streams_.size(); ++rank)
     if (report(static_cast<int>(rank)) != 0) return true;
-  return false;
+  return is_stopped_;
 }
 
 void RankGroup::check() {
-  for (int rank = 0; rank < static_cast<int>(streams_.size()); ++rank) {
-    const uint32_t failed = report(rank);
-    if (failed == 0) continue;
-    const std::string missing = name_of(*streams_[failed - 1]), waiting = name_of(*streams_[rank]);
-    if (!is_stopped_.exchange(true)) {
-      ++n_failures_;
-      stop_waits();
-    }
-    GpuStream* const running = running_rank();
-    if (running == nullptr) make_empty();
-    fail(ErrorCode::kDevice, "[all_reduce] ", missing, " sent nothing to ", waiting, " for ",
-         mailboxes_[rank].timeout_ns / 1'000'000'000.0, " s. The requests in progress are lost; the next ones start ",
-         running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
+  if (is_stopped_) stop(what_failed_);
+  for (int rank = 0; rank < static_cast<int>(streams_.size()); ++rank)
+    if (const uint32_t failed = report(rank); failed != 0)
+      stop(cat(name_of(*streams_[failed - 1]), " sent nothing to ", name_of(*streams_[rank]), " for ",
+               timeout_ns_ / 1e9, " s"));
+}
+
+void RankGroup::stop(const std::string& what) {
+  what_failed_ = what;
+  if (!is_stopped_.exchange(true)) {
+    ++n_failures_;
+    stop_waits();
   }
+  GpuStream* const running = running_rank();
+  if (running == nullptr) make_empty();
+  fail(ErrorCode::kDevice, "[all_reduce] ", what, ". The requests in progress are lost; the next ones start ",
+       running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
 }
 
 // Exchanges that have not begun will not wait for a peer. A rank that hung would otherwise wait for values that later
@@ -252,9 +255,22 @@ void RankGroup::restart() {
   make_empty();
 }
 
-void RankGroup::wait_until(const std::function<bool()>& is_done) const {
-  for (int polls = 0; !is_done() && !has_failed(); ++polls)
-    if (polls > kBusyPolls) std::this_thread::sleep_for(kPause);
+void RankGroup::wait_until(const std::function<bool()>& is_done) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_together = Clock::now();  // when two ranks had work
+  for (int polls = 0; !is_done() && !has_failed(); ++polls) {
+    if (polls < kBusyPolls) continue;
+    std::this_thread::sleep_for(kPause);
+    GpuStream* running = nullptr;
+    int n_running = 0;
+    for (GpuStream* stream : streams_)
+      if (!stream->queue().is_done()) running = stream, ++n_running;
+    if (n_running != 1) {
+      last_together = Clock::now();
+    } else if (Clock::now() - last_together > std::chrono::nanoseconds(timeout_ns_)) {
+      stop(cat(name_of(*running), " has not ended its work ", timeout_ns_ / 1e9, " s after its peers"));
+    }
+  }
 }
 
 // A rank whose work does not end soon, or null. After a failure no rank waits for another one.
