@@ -106,7 +106,7 @@ def test_link(packs: list[_engine.gpu.Pack]) -> None:
         x = values(2, count)
         assert np.array_equal(exchange.sum(x)[1], in_rank_order(x))
     assert exchange.time_us(64, 2, 1) > 0
-    with pytest.raises(UnsupportedError, match="link = peer: device 3 .* has no peer access to device 4"):
+    with pytest.raises(UnsupportedError, match=r"link = peer: device 3 .* has no peer access to device 4"):
         RankExchange(sim_packs(3, 4), 64, TIMEOUT_S, "peer")
 
 

@@ -18,6 +18,8 @@ constexpr uint64_t kTimeoutNs = 1'500'000'000;
 // The simulator computes between two exchanges for as long as the host lets it.
 constexpr uint64_t kSimTimeoutNs = 20'000'000'000;
 constexpr uint64_t kDrainShare = 3;
+// Time-outs for which a rank may have work alone. Peers that copy states to the host may have links of different speed.
+constexpr uint64_t kAloneTimeouts = 4;
 
 // Waits poll, so that they see a failure: at first without a pause, since most waits are short.
 constexpr int kBusyPolls = 2000;
@@ -267,8 +269,9 @@ void RankGroup::wait_until(const std::function<bool()>& is_done) {
       if (!stream->queue().is_done()) running = stream, ++n_running;
     if (n_running != 1) {
       last_together = Clock::now();
-    } else if (Clock::now() - last_together > std::chrono::nanoseconds(timeout_ns_)) {
-      stop(cat(name_of(*running), " has not ended its work ", timeout_ns_ / 1e9, " s after its peers"));
+    } else if (Clock::now() - last_together > std::chrono::nanoseconds(kAloneTimeouts * timeout_ns_)) {
+      stop(
+          cat(name_of(*running), " has not ended its work ", kAloneTimeouts * timeout_ns_ / 1e9, " s after its peers"));
     }
   }
 }
