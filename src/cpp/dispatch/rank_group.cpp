@@ -218,27 +218,24 @@ uint32_t RankGroup::report(int rank) const {
 bool RankGroup::has_failed() const {
   for (size_t rank = 0; rank < streams_.size(); ++rank)
     if (report(static_cast<int>(rank)) != 0) return true;
-  return is_stopped_;
+  return false;
 }
 
 void RankGroup::check() {
-  if (is_stopped_) stop(what_failed_);
-  for (int rank = 0; rank < static_cast<int>(streams_.size()); ++rank)
-    if (const uint32_t failed = report(rank); failed != 0)
-      stop(cat(name_of(*streams_[failed - 1]), " sent nothing to ", name_of(*streams_[rank]), " for ",
-               timeout_ns_ / 1e9, " s"));
-}
-
-void RankGroup::stop(const std::string& what) {
-  what_failed_ = what;
-  if (!is_stopped_.exchange(true)) {
-    ++n_failures_;
-    stop_waits();
+  for (int rank = 0; rank < static_cast<int>(streams_.size()); ++rank) {
+    const uint32_t failed = report(rank);
+    if (failed == 0) continue;
+    const std::string missing = name_of(*streams_[failed - 1]), waiting = name_of(*streams_[rank]);
+    if (!is_stopped_.exchange(true)) {
+      ++n_failures_;
+      stop_waits();
+    }
+    GpuStream* const running = running_rank();
+    if (running == nullptr) make_empty();
+    fail(ErrorCode::kDevice, "[all_reduce] ", missing, " sent nothing to ", waiting, " for ",
+         mailboxes_[rank].timeout_ns / 1'000'000'000.0, " s. The requests in progress are lost; the next ones start ",
+         running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
   }
-  GpuStream* const running = running_rank();
-  if (running == nullptr) make_empty();
-  fail(ErrorCode::kDevice, "[all_reduce] ", what, ". The requests in progress are lost; the next ones start ",
-       running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
 }
 
 // Exchanges that have not begun will not wait for a peer. A rank that hung would otherwise wait for values that later
@@ -263,15 +260,16 @@ void RankGroup::wait_until(const std::function<bool()>& is_done) {
   for (int polls = 0; !is_done() && !has_failed(); ++polls) {
     if (polls < kBusyPolls) continue;
     std::this_thread::sleep_for(kPause);
-    GpuStream* running = nullptr;
+    uint32_t running = 0;
     int n_running = 0;
-    for (GpuStream* stream : streams_)
-      if (!stream->queue().is_done()) running = stream, ++n_running;
+    for (size_t rank = 0; rank < streams_.size(); ++rank)
+      if (!streams_[rank]->queue().is_done()) running = uint32_t(rank), ++n_running;
     if (n_running != 1) {
       last_together = Clock::now();
     } else if (Clock::now() - last_together > std::chrono::nanoseconds(kAloneTimeouts * timeout_ns_)) {
-      stop(
-          cat(name_of(*running), " has not ended its work ", kAloneTimeouts * timeout_ns_ / 1e9, " s after its peers"));
+      // As if a peer had missed its values.
+      const uint32_t peer = running == 0 ? 1 : 0;
+      std::atomic_ref(reinterpret_cast<uint32_t*>(reports_.data())[peer]).store(running + 1);
     }
   }
 }

@@ -39,8 +39,8 @@ class RankGroup {
   // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again, at once, or where the
   // work of a rank does not end, after restart(). No other thread may send work to the ranks meanwhile.
   void check();
-  // Waits until is_done() or has_failed(): a rank that hangs never ends its work. Throws kDevice as check() does if one
-  // rank has work long after all others have ended theirs, which is the same.
+  // Waits until is_done() or has_failed(): a rank that hangs never ends its work. A rank counts as failed, too, if it
+  // has work long after all others have ended theirs, which is the same.
   void wait_until(const std::function<bool()>& is_done);
   // Call before new work: starts the ranks again if check() could not. Throws kDevice while the work of a rank does not
   // end. No other thread may send work to the ranks meanwhile.
@@ -58,7 +58,6 @@ class RankGroup {
   std::string enable_peers() const;  // the reason if some devices cannot reach each other; "" if all can
   void use(LinkPath path);
   void make_empty();
-  [[noreturn]] void stop(const std::string& what);
   void stop_waits();
   GpuStream* running_rank() const;
   bool answers();
@@ -75,7 +74,6 @@ class RankGroup {
   std::vector<RankMailboxes> mailboxes_;
   std::atomic<int> n_failures_ = 0;
   std::atomic<bool> is_stopped_ = false;
-  std::string what_failed_;           // is_stopped_
   std::vector<gpu::Queue> stopping_;  // of each rank, while is_stopped_
 };
 
