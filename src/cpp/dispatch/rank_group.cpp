@@ -254,7 +254,7 @@ void RankGroup::restart() {
   make_empty();
 }
 
-void RankGroup::wait_until(const std::function<bool()>& is_done) {
+void RankGroup::wait_until(const std::function<bool()>& is_done) const {
   using Clock = std::chrono::steady_clock;
   Clock::time_point last_together = Clock::now();  // when two ranks had work
   for (int polls = 0; !is_done() && !has_failed(); ++polls) {

@@ -39,9 +39,8 @@ class RankGroup {
   // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again, at once, or where the
   // work of a rank does not end, after restart(). No other thread may send work to the ranks meanwhile.
   void check();
-  // Waits until is_done() or has_failed(): a rank that hangs never ends its work. A rank counts as failed, too, if it
-  // has work long after all others have ended theirs, which is the same.
-  void wait_until(const std::function<bool()>& is_done);
+  // Waits until is_done() or has_failed(): a rank that hangs never ends its work.
+  void wait_until(const std::function<bool()>& is_done) const;
   // Call before new work: starts the ranks again if check() could not. Throws kDevice while the work of a rank does not
   // end. No other thread may send work to the ranks meanwhile.
   void restart();
