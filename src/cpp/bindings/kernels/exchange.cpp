@@ -66,15 +66,15 @@ class RankExchange {
                                     .count = long(count),
                                     .ranks = ranks_->of(int(rank))});
     };
-    std::vector<Rank> memories;
-    for (size_t rank = 0; rank < n; ++rank) {
-      memories.push_back(reserve(rank, count, count));
-      streams_[rank]->upload(memories[rank].x, x.data() + rank * count, count * sizeof(float));
-      if (add) streams_[rank]->upload(memories[rank].add, add->data(), count * sizeof(float));
-    }
     std::vector<float> y(n * count);
     {
       const nb::gil_scoped_release unlocked;
+      std::vector<Rank> memories;  // whose end waits for the devices
+      for (size_t rank = 0; rank < n; ++rank) {
+        memories.push_back(reserve(rank, count, count));
+        streams_[rank]->upload(memories[rank].x, x.data() + rank * count, count * sizeof(float));
+        if (add) streams_[rank]->upload(memories[rank].add, add->data(), count * sizeof(float));
+      }
       for (size_t rank = 0; rank < n; ++rank)
         if (int(rank) != absent && int(rank) != late) send(rank, memories[rank]);
       if (late >= 0) {

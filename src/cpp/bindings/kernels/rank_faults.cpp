@@ -55,7 +55,15 @@ void HeldRank::erase_arrival() {
 }
 
 void crash(GpuStream& stream) {
-  stream.run(SoftCap{.x = reinterpret_cast<float*>(uintptr_t{1} << 12), .rows = 1, .dim = 1024, .cap = 1.0f});
+  constexpr long kValues = 512;
+  const std::unique_ptr<Memory> memory = stream.reserve(2 * kValues * sizeof(float) + sizeof(ExchangeCounters));
+  auto* const x = reinterpret_cast<float*>(memory->data());
+  RankMailboxes ranks{};
+  ranks.words[1] = reinterpret_cast<uint64_t*>(uintptr_t{1} << 12);
+  ranks.counters = reinterpret_cast<ExchangeCounters*>(x + 2 * kValues);
+  ranks.max_values = kValues;
+  ranks.n = 2;
+  stream.run(AllReduce{.x = x, .add = nullptr, .y = x + kValues, .count = kValues, .ranks = ranks});
 }
 
 }  // namespace lb::kernels
