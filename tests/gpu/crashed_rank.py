@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import gpu_packs
-import numpy as np
 from engines import open_engine, random_ids
 from lucebox import _engine
 from lucebox._kernels.ops import crash_rank
@@ -25,18 +24,16 @@ def main() -> None:
     prompt = random_ids(12, engine.info["vocab"])
     session = _engine.Session(engine)
     session.sync(prompt)
-    logits = session.logits().copy()
     crash_rank(engine, int(sys.argv[3]))
     requests = []
     for _ in range(2):
-        start, error, is_right = time.monotonic(), "", False
+        start, error = time.monotonic(), ""
         try:
             session.reset()
             session.sync(prompt)
-            is_right = np.array_equal(session.logits(), logits)
         except LuceboxError as caught:
             error = str(caught)
-        requests.append({"s": time.monotonic() - start, "error": error, "is_right": is_right})
+        requests.append({"s": time.monotonic() - start, "error": error})
     print(json.dumps(requests), flush=True)
 
 

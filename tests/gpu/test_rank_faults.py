@@ -144,15 +144,12 @@ def test_requests(packs: list[_engine.gpu.Pack], model: Path) -> None:
 @pytest.mark.slow  # 10 s: a process, since a GPU is lost to the process whose kernel failed
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_kernel_that_fails(pack_folder: Path, packs: list[_engine.gpu.Pack], model: Path, rank: int) -> None:
-    """The next request fails at once. The simulator's device stays usable; a GPU fails all further requests."""
+    """All further requests fail, without a wait, and the process ends."""
+    if packs[0].target == "sim":
+        pytest.skip("a stray write of the simulator ends the process")
     command = [sys.executable, Path(__file__).with_name("crashed_rank.py"), pack_folder, model, str(rank)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    first, second = json.loads(done.stdout)
-    assert first["error"] and first["s"] < 3
-    if packs[0].target == "sim":
-        assert "the simulator stopped the kernel" in first["error"]
-        assert second["is_right"], second
-    else:
-        assert second["error"] and second["s"] < 3
+    for request in json.loads(done.stdout):
+        assert request["error"] and request["s"] < 3, request
