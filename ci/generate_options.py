@@ -32,6 +32,7 @@ OWN_TYPES = {
     "activations": "Activations",
     "isa": "Isa",
     "kv": "KvTypes",
+    "link": "LinkPath",
     "seed": "uint64_t",
     "split": "SplitChoice",
 }
@@ -171,7 +172,10 @@ def files() -> dict[str, str]:
         "ScorerFields : ModelOptions": _options(OPTIONS, "EngineOptions", "scorer"),
     }
     sampling: Structs = {"SamplingParams": _options(OPTIONS, "Sampling", "engine")}
-    engine_needs = '<cstddef> <string>  "cpu/cpu_stream.h" "ops/linear.h" "quant/kv_names.h" "weights/split.h"'
+    engine_needs = (
+        '<cstddef> <string>  "cpu/cpu_stream.h" "dispatch/link_path.h" "ops/linear.h" "quant/kv_names.h" '
+        '"weights/split.h"'
+    )
     row_needs = '<tuple>  "bindings/option_field.h" "engine/option_fields.h" "sampling/sampling_params.h"'
     return {
         "python/lucebox/option_fields.py": _keywords(),

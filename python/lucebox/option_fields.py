@@ -16,6 +16,7 @@ class EngineFields(TypedDict, total=False):
 
     device: str
     split: str
+    link: Literal["auto", "peer", "host"]
     pack: str | None
     require_gpu: bool
     context: int | None

@@ -45,6 +45,9 @@ class EngineOptions:
     """How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
     every layer, and all compute together), each device's share of every layer ("3,1"), or "auto": the first device
     alone if the whole model fits there with its context, else by layers."""
+    link: Literal["auto", "peer", "host"] = "auto"
+    """How values get from one GPU to another: "peer" (over NVLink or PCIe), "host" (through pinned host memory), or
+    "auto": "peer" where the driver allows it and known answers arrive right, else "host". No token depends on it."""
     pack: str | None = field(default=None, metadata=HOST)
     """Name of the GPU pack: "sm_86", or a variant, "sm_86_laptop". None: the best one for the device, a variant before
     its target, the last installed variant before the others."""

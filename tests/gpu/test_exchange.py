@@ -14,7 +14,7 @@ from build_sim import build_sim
 from lucebox import _engine
 from lucebox._kernels.driver import corrupt_sim_link, delay_sim_device
 from lucebox._kernels.ops import RankExchange
-from lucebox.errors import DeviceError
+from lucebox.errors import DeviceError, UnsupportedError
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
@@ -83,9 +83,7 @@ def test_a_missing_rank_is_an_error(packs: list[_engine.gpu.Pack], count: int) -
 
 
 def test_host_memory_where_there_are_no_peers() -> None:
-    manifest = gpu_packs.manifest_of(build_sim())
-    packs = [gpu_packs.load(build_sim(), manifest, index=index) for index in (3, 4)]
-    exchange = RankExchange(packs, MAILBOX_VALUES + 4, TIMEOUT_S)
+    exchange = RankExchange(sim_packs(3, 4), MAILBOX_VALUES + 4, TIMEOUT_S)
     assert exchange.links.startswith('host: device 3 "lucebox simulator" (sim) has no peer access to device 4')
     for count in (64, MAILBOX_VALUES + 4):
         x = values(2, count)
@@ -94,18 +92,27 @@ def test_host_memory_where_there_are_no_peers() -> None:
 
 def test_a_link_that_answers_late_is_not_used() -> None:
     """The proof at the start fails, so all values go through host memory."""
-    manifest = gpu_packs.manifest_of(build_sim())
-    packs = [gpu_packs.load(build_sim(), manifest, index=index) for index in (0, 1)]
     delay_sim_device(1, 1.5)
-    exchange = RankExchange(packs, 64, 1.0)
+    exchange = RankExchange(sim_packs(), 64, 1.0)
     assert exchange.links == "host: values sent between the devices arrive wrong or late"
     x = values(2, 64)
     assert np.array_equal(exchange.sum(x)[0], in_rank_order(x))
 
 
-def sim_packs() -> list[_engine.gpu.Pack]:
+def test_link(packs: list[_engine.gpu.Pack]) -> None:
+    exchange = RankExchange(packs[:2], MAILBOX_VALUES + 4, TIMEOUT_S, "host")
+    assert exchange.links == "host: link = host"
+    for count in (64, MAILBOX_VALUES + 4):
+        x = values(2, count)
+        assert np.array_equal(exchange.sum(x)[1], in_rank_order(x))
+    assert exchange.time_us(64, 2, 1) > 0
+    with pytest.raises(UnsupportedError, match=r"link = peer: device 3 .* has no peer access to device 4"):
+        RankExchange(sim_packs(3, 4), 64, TIMEOUT_S, "peer")
+
+
+def sim_packs(*devices: int) -> list[_engine.gpu.Pack]:
     manifest = gpu_packs.manifest_of(build_sim())
-    return [gpu_packs.load(build_sim(), manifest, index=index) for index in (0, 1)]
+    return [gpu_packs.load(build_sim(), manifest, index=index) for index in devices or (0, 1)]
 
 
 def test_a_link_that_corrupts_one_word_in_10_000_is_not_used() -> None:

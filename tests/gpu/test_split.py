@@ -292,6 +292,22 @@ def test_links(packs: list[_engine.gpu.Pack], folder: Path, alone: F32, devices:
     assert np.array_equal(logits_of(split, random_ids(40, VOCAB)), alone)
 
 
+def test_rows_go_through_host_memory_if_the_user_says_so(
+    packs: list[_engine.gpu.Pack], folder: Path, alone: F32
+) -> None:
+    split = open_engine(written(folder, "qwen3"), pack=packs[0], others=packs[1:2], split="layer", link="host")
+    assert split.links == ["host: link = host"] and split.link_us[0] > 0
+    assert np.array_equal(logits_of(split, random_ids(40, VOCAB)), alone)
+
+
+def test_no_peers_and_no_host_memory(folder: Path) -> None:
+    manifest = gpu_packs.manifest_of(build_sim())
+    for first, second, why in ((3, 4, "has no peer access to device 3"), (6, 7, "copies wrong data to its peer")):
+        one, other = (gpu_packs.load(build_sim(), manifest, index=index) for index in (first, second))
+        with pytest.raises(UnsupportedError, match=rf"link = peer: device .* {why}.*\. Use link = auto or host"):
+            open_engine(written(folder, "qwen3"), pack=one, others=[other], split="layer", link="peer")
+
+
 def test_the_plan_divides_by_free_memory(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     split = pair(packs, written(folder, "qwen3"), MAX_DEVICES)[1]
     parts = split.plan["parts"]

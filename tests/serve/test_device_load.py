@@ -1,11 +1,16 @@
-"""Utilisation and power of a device, from files in the kernel's format."""
+"""Utilisation and power of a device, from files in the kernel's format; the links between devices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
+from lucebox import LLM
+from lucebox.cli.session import opening_line
+from lucebox.generation.loaded_model import Link
 from lucebox.serve.device_load import DeviceLoad, load_reader
+from running import in_process
 
 
 @dataclass
@@ -45,3 +50,15 @@ def test_amd_files(tmp_path: Path) -> None:
 
 def test_a_device_without_readings() -> None:
     assert load_reader(Named("sim", ""))() == DeviceLoad(None, None)
+
+
+def test_links_between_devices() -> None:
+    links = (Link("peer", 2.5), Link("host: link = host", 9.0))
+    with LLM("tiny-hybrid", device="cpu", context=256, sessions=1, threads=1) as llm:
+        llm.model.device = replace(llm.model.device, links=links)
+        assert " | link peer (2.5 us per row), host: link = host (9.0 us per row) | " in opening_line(llm)
+        with in_process(llm) as url:
+            metrics, status = httpx.get(f"{url}/metrics").text, httpx.get(f"{url}/status").json()
+    assert 'lucebox_link_row_seconds{model="tiny-hybrid",link="0",path="peer"} 2.5e-06\n' in metrics
+    assert 'lucebox_link_row_seconds{model="tiny-hybrid",link="1",path="host"} 9e-06\n' in metrics
+    assert status["links"] == [{"path": link.path, "row_us": link.row_us} for link in links]

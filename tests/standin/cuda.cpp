@@ -187,6 +187,7 @@ const Entry kEntries[] = {
     forward<"cuEventDestroy", &Driver::event_destroy>(4000),
     forward<"cuEventRecord", &Driver::event_record>(2000),
     forward<"cuEventSynchronize", &Driver::event_synchronize>(2000),
+    forward<"cuEventQuery", &Driver::event_query>(2000),
     forward<"cuEventElapsedTime", &Driver::event_elapsed>(2000),
     forward<"cuModuleLoadData", &Driver::module_load>(2000),
     forward<"cuModuleUnload", &Driver::module_unload>(2000),

@@ -152,6 +152,7 @@ STANDIN_EXPORT int hipEventDestroy(void* event) { return pass("hipEventDestroy",
 STANDIN_EXPORT int hipEventRecord(void* event, void* stream) {
   return pass("hipEventRecord", sim().event_record, event, stream);
 }
+STANDIN_EXPORT int hipEventQuery(void* event) { return pass("hipEventQuery", sim().event_query, event); }
 STANDIN_EXPORT int hipEventSynchronize(void* event) {
   return pass("hipEventSynchronize", sim().event_synchronize, event);
 }

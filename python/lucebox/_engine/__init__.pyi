@@ -113,6 +113,12 @@ class Engine:
         """
 
     @property
+    def link_us(self) -> list[float]:
+        """
+        Microseconds of one row over each link, measured when the model was loaded.
+        """
+
+    @property
     def plan(self) -> dict: ...
 
     @property

@@ -39,10 +39,32 @@ def loopback_sum(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.floa
 def loopback_gather(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
     """x twice, side by side: an all-gather of two ranks that are one device."""
 
+class HeldRank:
+    """
+    A fault: a rank whose stream hangs until release(), or the end of a `with`.
+    """
+
+    def release(self) -> None: ...
+
+    def erase_arrival(self) -> None:
+        """Waits until a peer's values arrive, and erases their tags and flags."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *args) -> None: ...
+
+def hold_rank(engine: lucebox._engine.Engine, rank: int) -> HeldRank:
+    """Hangs the stream of a rank once the work sent before has ended."""
+
+def crash_rank(engine: lucebox._engine.Engine, rank: int) -> None:
+    """
+    Sends a rank a kernel that writes to an address without memory. A GPU is lost to this process.
+    """
+
 class RankExchange:
     """The exchanges between ranks, one rank per pack."""
 
-    def __init__(self, packs: Sequence[lucebox._engine.gpu.Pack], max_values: int, timeout_s: float) -> None:
+    def __init__(self, packs: Sequence[lucebox._engine.gpu.Pack], max_values: int, timeout_s: float, link: str = 'auto') -> None:
         """
         max_values: of an exchange; longer ones go in parts. Proves the path between the devices.
         """
@@ -50,6 +72,9 @@ class RankExchange:
     @property
     def links(self) -> str:
         """"peer", or "host: ..." with the reason."""
+
+    def hold(self, rank: int) -> HeldRank:
+        """As hold_rank()."""
 
     def sum(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, late: int = -1, delay_s: float = 0.0, absent: int = -1) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """

@@ -146,10 +146,11 @@ def experts_part(experts: ExpertPlan | None) -> str:
 
 def opening_line(llm: LLM, sessions: int = 1) -> str:
     """One line about the model, its kernels and the memory with this many sessions, for the start of a command."""
-    info, plan = llm.info, llm.memory_plan
+    info, plan, links = llm.info, llm.memory_plan, llm.model.device.links
     parts = (
         f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
         f"{llm.options.device}, {llm.kernels}",
+        f"link {', '.join(map(str, links))}" if links else "",
         f"{show_size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
         f"{show_size(plan.bytes_with(sessions))} of {show_size(plan.available_bytes)} free memory",
         f"context {plan.context}",

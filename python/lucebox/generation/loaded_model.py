@@ -42,6 +42,19 @@ DETOKENIZED = 1 << 12  # ids that are checked together, while no other thread ru
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """How values get from one device of a model to the next, or, of a tensor split, among all of them."""
+
+    path: str
+    """"peer", or "host: ..." with the reason."""
+    row_us: float
+    """Microseconds of one row: of a hand-over until the host sees its end, or of an all-reduce in a graph."""
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.row_us:.1f} us per row)"
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedDevice:
     """The device of a model, and the kernels on it."""
 
@@ -67,6 +80,8 @@ class LoadedDevice:
     """The device of the draft model, if it has one of its own."""
     vision: LoadedDevice | None = None
     """The device of the vision tower, if it has one of its own."""
+    links: tuple[Link, ...] = ()
+    """The links between the devices."""
 
     @property
     def kernels(self) -> str:
@@ -75,24 +90,25 @@ class LoadedDevice:
         drafts = [] if self.draft is None else [f"drafts: {self.draft.chip} {self.draft.kernels}"]
         return " ".join([own, *(other.kernels for other in self.others), *drafts])
 
-    def as_planned(self, plan: MemoryPlan, split: str, links: Sequence[str]) -> LoadedDevice:
+    def as_planned(self, plan: MemoryPlan, split: str, links: Sequence[Link]) -> LoadedDevice:
         """The devices that an engine with this plan uses: all of them, or the first alone."""
         if self.draft is not None:
             if not plan.parts:
                 return replace(self, draft=None)
             way = f"draft model on {self.draft.name}, rows to it: {links[0]}"
-            return replace(self, reason=f"{self.reason}; {self.draft.reason}; {way}")
+            return replace(self, reason=f"{self.reason}; {self.draft.reason}; {way}", links=tuple(links))
         if not self.others:
             return self
         if not plan.parts:
             return replace(self, others=())
         what, sent = ("layers", "rows") if split in ("auto", "layer") else ("a part of every layer", "sums")
-        ways = f"{what} on {plan.place}, {sent} between them: {', '.join(links)}"
+        ways = f"{what} on {plan.place}, {sent} between them: {', '.join(map(str, links))}"
         return replace(
             self,
             name=plan.place,
             chip=" + ".join([self.chip, *(other.chip for other in self.others)]),
             reason="; ".join([self.reason, *(other.reason for other in self.others), ways]),
+            links=tuple(links),
         )
 
 

@@ -16,7 +16,7 @@ from lucebox.compression.loading import load_scorer, options_beside, plan_of_sco
 from lucebox.compression.policy import Policy
 from lucebox.compression.scorer import Lender, Scorer
 from lucebox.errors import FormatError, OutOfMemoryError, UnsupportedError
-from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
+from lucebox.generation.loaded_model import Link, LoadedDevice, LoadedModel
 from lucebox.generation.sessions import SessionPool
 from lucebox.images import Processor
 from lucebox.models import catalog
@@ -208,7 +208,7 @@ def _open(
         **engine_fields(drafters),
     )
     plan = MemoryPlan.from_engine(engine.plan)
-    device = device.as_planned(plan, options.split, engine.links)
+    device = device.as_planned(plan, options.split, [*map(Link, engine.links, engine.link_us)])
     limit = min(options.sessions or DEFAULT_SESSIONS, plan.max_sessions)
     path_reason = ""
     if device.pack is not None and device.pack.target != "sim":  # times of the simulator say nothing

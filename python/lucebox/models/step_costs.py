@@ -16,7 +16,7 @@ __all__ = ["StepCostsFile"]
 
 FORMAT = 3
 OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget", "batch_invariant",
-           "expert_slots", "split")  # fmt: skip
+           "expert_slots", "split", "link")  # fmt: skip
 
 
 class StepCostsFile:

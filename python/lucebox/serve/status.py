@@ -29,6 +29,7 @@ def metrics_text(server: Server) -> str:
             if entry.running is not None
         ]
         lines += exposition(name, "gauge", doc, rows)
+    lines += _link_gauge(server)
     lines += _vllm_gauges(server)
     models = [(f"{{{_labels(entry)}}}", float(entry.running is not None)) for entry in server.models.entries]
     lines += exposition("lucebox_model_loaded", "gauge", "Whether the model is in memory, 1 or 0.", models)
@@ -69,6 +70,19 @@ MODEL_GAUGES: dict[str, tuple[str, Callable[[RunningModel], float]]] = {
 def _labels(entry: ModelEntry) -> str:
     replica = "" if entry.spec.settings.replicas == 1 else f',replica="{entry.spec.replica}"'
     return f'model="{label(entry.name)}"{replica}'
+
+
+def _link_gauge(server: Server) -> Iterator[str]:
+    """The links of models on several devices."""
+    rows = [
+        (f'{{{_labels(entry)},link="{i}",path="{link.path.split(":")[0]}"}}', link.row_us / 1e6)
+        for entry in server.models.entries
+        if entry.running is not None
+        for i, link in enumerate(entry.running.model.loaded.device.links)
+    ]
+    doc = "Time of one row over a link between the model's devices, measured when the model was loaded."
+    if rows:
+        yield from exposition("lucebox_link_row_seconds", "gauge", doc, rows)
 
 
 def _vllm_gauges(server: Server) -> Iterator[str]:
@@ -138,7 +152,7 @@ def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-LOADED_FIELDS = ("device_name", "unused_gpus", "notes", "kernels", "draft", "sparse_prefill", "kv_pages",
+LOADED_FIELDS = ("device_name", "links", "unused_gpus", "notes", "kernels", "draft", "sparse_prefill", "kv_pages",
                  "prefix_cache", "compression", "device_load", "memory")  # fmt: skip
 
 
@@ -147,6 +161,7 @@ def _loaded_fields(running: RunningModel) -> dict[str, Any]:
     plan = loaded.memory_plan
     return {
         "device_name": loaded.device.chip,
+        "links": [asdict(link) for link in loaded.device.links],
         "unused_gpus": loaded.device.unused_gpus,
         "notes": loaded.notes,
         "kernels": loaded.kernels,

@@ -236,6 +236,9 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro(
           "links", &Engine::links,
           "How rows get from each device of a split model to the next: \"peer\", or \"host: ...\" with the reason.")
+      .def_prop_ro(
+          "link_us", [](const Engine& engine) { return std::vector(engine.link_us().begin(), engine.link_us().end()); },
+          "Microseconds of one row over each link, measured when the model was loaded.")
       .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })
       .def_prop_ro(
           "expert_counts", &expert_counts_of,

@@ -25,6 +25,11 @@ inline Words<Isa> words() {
 }
 
 template <>
+inline Words<LinkPath> words() {
+  return {{"auto", LinkPath::kAuto}, {"peer", LinkPath::kPeer}, {"host", LinkPath::kHost}};
+}
+
+template <>
 inline Words<DecodePath> words() {
   return {{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}, {"megakernel", DecodePath::kMegakernel}};
 }
@@ -41,6 +46,7 @@ inline const std::tuple kModelOptions{
 
 inline const std::tuple kEngineFields{
     Field{"split", &EngineFields::split},
+    Field{"link", &EngineFields::link},
     Field{"kv_tokens", &EngineFields::kv_tokens, 0},
     Field{"sessions", &EngineFields::sessions, 0},
     Field{"decode_path", &EngineFields::decode_path},

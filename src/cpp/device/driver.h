@@ -109,7 +109,7 @@ struct Driver {
   Call<Handle> stream_destroy, stream_synchronize, stream_query;
   Call<Handle, Handle, unsigned> stream_wait;  // stream, event, 0
   Call<Handle*, unsigned> event_create;
-  Call<Handle> event_destroy, event_synchronize;
+  Call<Handle> event_destroy, event_synchronize, event_query;
   Call<Handle, Handle> event_record;  // event, stream
   Call<float*, Handle, Handle> event_elapsed;
 

@@ -103,6 +103,7 @@ void bind_execution(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.event_destroy, "cuEventDestroy", 4000);
   bind.require(d.event_record, "cuEventRecord", 2000);
   bind.require(d.event_synchronize, "cuEventSynchronize", 2000);
+  bind.require(d.event_query, "cuEventQuery", 2000);
   bind.require(d.event_elapsed, "cuEventElapsedTime", 2000);
   bind.require(d.module_load, "cuModuleLoadData", 2000);
   bind.require(d.module_unload, "cuModuleUnload", 2000);

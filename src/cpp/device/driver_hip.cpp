@@ -112,6 +112,7 @@ void bind_execution(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.event_destroy, "hipEventDestroy");
   bind.require(d.event_record, "hipEventRecord");
   bind.require(d.event_synchronize, "hipEventSynchronize");
+  bind.require(d.event_query, "hipEventQuery");
   bind.require(d.event_elapsed, "hipEventElapsedTime");
   bind.require(d.module_load, "hipModuleLoadData");
   bind.require(d.module_unload, "hipModuleUnload");

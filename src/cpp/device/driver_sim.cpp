@@ -357,6 +357,11 @@ Status event_synchronize(Handle event) {
   return wait_for(e, e.n_recorded);
 }
 
+Status event_query(Handle event) {
+  const auto& e = *static_cast<Event*>(event);
+  return int32_t(e.n_reached - e.n_recorded) < 0 ? kNotReady : 0;
+}
+
 // Waits for the newest recording, not for those that follow.
 Status stream_wait(Handle stream, Handle event, unsigned) {
   auto* e = static_cast<Event*>(event);
@@ -596,6 +601,7 @@ void bind_streams_and_graphs(Driver& d) {
   d.stream_synchronize = {"stream_synchronize", finish};
   d.stream_query = {"stream_query", stream_query};
   d.stream_wait = {"stream_wait", stream_wait};
+  d.event_query = {"event_query", event_query};
   d.event_create = {"event_create", create<Event>};
   d.event_destroy = {"event_destroy", event_destroy};
   d.event_synchronize = {"event_synchronize", event_synchronize};

@@ -40,6 +40,12 @@ void check_launch(const Queue& queue, const Kernel& kernel, const LaunchShape& s
            " does not support");
 }
 
+bool is_ready(const Context& context, const Call<Handle>& query, Handle handle) {
+  const Status status = context.status_of(query, handle);
+  if (status != kNotReady) context.check(query.name, status);
+  return status != kNotReady;
+}
+
 std::string to_string(const LaunchShape& s) {
   return cat("grid ", s.grid[0], "x", s.grid[1], "x", s.grid[2], ", block ", s.block[0], "x", s.block[1], "x",
              s.block[2], ", shared ", s.shared_bytes, s.cooperative ? ", cooperative" : "");
@@ -50,6 +56,8 @@ std::string to_string(const LaunchShape& s) {
 Event::Event(const Device& device) : resource_(create(device, &Driver::event_create, &Driver::event_destroy, 0u)) {}
 
 void Event::synchronize() const { resource_.context().call(resource_.driver().event_synchronize, handle()); }
+
+bool Event::is_done() const { return is_ready(resource_.context(), resource_.driver().event_query, handle()); }
 
 float Event::elapsed_ms(const Event& later) const {
   float ms = 0;
@@ -127,11 +135,6 @@ void Queue::wait(const Event& event) const {
 
 void Queue::synchronize() const { context().call(resource_.driver().stream_synchronize, handle()); }
 
-bool Queue::is_done() const {
-  const auto& query = resource_.driver().stream_query;
-  const Status status = context().status_of(query, handle());
-  if (status != kNotReady) context().check(query.name, status);
-  return status != kNotReady;
-}
+bool Queue::is_done() const { return is_ready(context(), resource_.driver().stream_query, handle()); }
 
 }  // namespace lb::gpu

@@ -11,6 +11,7 @@ class Event {
   explicit Event(const Device& device);
 
   void synchronize() const;
+  bool is_done() const;  // whether the work before the event has ended
   float elapsed_ms(const Event& later) const;
   Handle handle() const { return resource_.handle(); }
 

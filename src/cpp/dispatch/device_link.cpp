@@ -1,6 +1,7 @@
 #include "dispatch/device_link.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 
@@ -9,7 +10,7 @@
 namespace lb {
 namespace {
 
-constexpr int kRounds = 50;                       // of known answers, per size
+constexpr int kRounds = 50;                       // per size of known answers, and of a timed copy
 constexpr size_t kProvenBytes = size_t(1) << 20;  // largest known answer
 
 }  // namespace
@@ -31,28 +32,33 @@ std::string enable_peer(const gpu::Device& device, const gpu::Device& peer) {
   return "";
 }
 
-DeviceLink::DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes)
+void check_may_use_host(LinkPath wanted, const std::string& why) {
+  LB_CHECK(wanted != LinkPath::kPeer, kUnsupported, "link = peer: ", why, ". Use link = auto or host");
+}
+
+DeviceLink::DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes, LinkPath wanted)
     : from_(&from),
       to_(&to),
       max_bytes_(max_bytes),
       has_two_drivers_(&from.pack().device().context()->driver() != &to.pack().device().context()->driver()),
-      why_(enable_peer(to.pack().device(), from.pack().device())) {
+      why_(wanted == LinkPath::kHost ? "link = host" : enable_peer(to.pack().device(), from.pack().device())) {
   if (why_.empty()) {
-    use(Path::kPeer);
+    use(LinkPath::kPeer);
     if (answers()) return;
     why_ = cat(from.pack().device().context()->where(), " copies wrong data to its peer");
   }
-  use(Path::kHost);
+  check_may_use_host(wanted, why_);
+  use(LinkPath::kHost);
   LB_CHECK(answers(), kDevice, "rows sent from ", from.pack().device().context()->where(), " to ",
            to.pack().device().context()->where(),
            " through pinned host memory arrive wrong. Check the driver's log, or use one device");
 }
 
-void DeviceLink::use(Path path) {
+void DeviceLink::use(LinkPath path) {
   path_ = path;
   slots_.clear();
   const gpu::Device &sender = from_->pack().device(), &receiver = to_->pack().device();
-  const auto kind = path == Path::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  const auto kind = path == LinkPath::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
   for (int i = 0; i < kBuffers; ++i)
     slots_.push_back({gpu::Buffer(sender, has_two_drivers_ ? 0 : max_bytes_, kind),
                       has_two_drivers_
@@ -79,6 +85,18 @@ bool DeviceLink::answers() {
   return true;
 }
 
+double DeviceLink::time_us(size_t bytes) {
+  using Clock = std::chrono::steady_clock;
+  const std::unique_ptr<Memory> sent = from_->reserve(bytes), received = to_->reserve(bytes);
+  from_->wait();
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kRounds; ++i) {
+    send(received->data(), sent->data(), bytes);
+    to_->wait();
+  }
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / kRounds;
+}
+
 void LinkCopy::send() const {
   if (link != nullptr) link->send(to, from, bytes);
 }
@@ -93,14 +111,14 @@ void DeviceLink::send(void* to, const void* x, size_t bytes) {
     has_two_drivers_ ? event.synchronize() : queue.wait(event);
   };
   wait(sender, slot.emptied);
-  if (path_ == Path::kPeer) {
+  if (path_ == LinkPath::kPeer) {
     sender.copy_on_device(slot.data(), source, bytes);
   } else {
     sender.copy_to_host(slot.data(), source, bytes);
   }
   sender.record(slot.filled);
   wait(receiver, slot.filled);
-  if (path_ == Path::kPeer) {
+  if (path_ == LinkPath::kPeer) {
     receiver.copy_peer(to, to_->pack().device(), slot.data(), from_->pack().device(), bytes);
   } else {
     receiver.copy_to_device(to, slot.data(), bytes);

@@ -11,27 +11,29 @@
 
 #include "device/memory.h"
 #include "dispatch/gpu_stream.h"
+#include "dispatch/link_path.h"
 
 namespace lb {
 
 // Lets a device reach the memory of its peer. Returns the reason if it cannot; "" if it can.
 std::string enable_peer(const gpu::Device& device, const gpu::Device& peer);
+// Throws kUnsupported if the wanted path is kPeer. why: peers cannot be used.
+void check_may_use_host(LinkPath wanted, const std::string& why);
 
 class DeviceLink {
  public:
-  enum class Path { kPeer, kHost };
-
-  // max_bytes: the longest rows. Throws kDevice when neither path returns the answers.
-  DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes);
+  // max_bytes: the longest rows. Throws kUnsupported if the wanted path is kPeer and cannot be used, and kDevice if
+  // host memory does not return the answers.
+  DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes, LinkPath wanted);
   DeviceLink(DeviceLink&&) = default;
   // Bytes of the sender's device memory that the buffers take, at most.
   static size_t planned_bytes(size_t max_bytes) { return kBuffers * ((max_bytes + 255) / 256 * 256); }
 
-  Path path() const { return path_; }
+  LinkPath path() const { return path_; }
   // Whether the devices belong to different drivers: GPUs of two vendors.
   bool has_two_drivers() const { return has_two_drivers_; }
   // "peer", or "host: device 0 has no peer access to device 1"
-  std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
+  std::string to_string() const { return path_ == LinkPath::kPeer ? "peer" : "host: " + why_; }
 
   // GpuStream::receive(): rows at x on the sender go to `to` on the receiver. norm_w: the weights, on the sender, of
   // the norm that reads them. after: another copy between these devices, which follows.
@@ -43,6 +45,8 @@ class DeviceLink {
   void send(void* to, const void* x, size_t bytes);
   // Appends all further copies to a list instead of sending them; null: sends them.
   void record(std::vector<LinkCopy>* copies) { recorded_ = copies; }
+  // Mean microseconds from send() until the host sees the end of the copy.
+  double time_us(size_t bytes);
 
  private:
   static constexpr int kBuffers = 2;
@@ -55,13 +59,13 @@ class DeviceLink {
     std::byte* data() const { return pages ? pages->data() : buffer.data(); }
   };
 
-  void use(Path path);
+  void use(LinkPath path);
   bool answers();
 
   GpuStream *from_, *to_;
   size_t max_bytes_;
   bool has_two_drivers_;
-  Path path_ = Path::kPeer;
+  LinkPath path_ = LinkPath::kPeer;
   std::string why_;  // the path is not kPeer
   std::vector<Slot> slots_;
   unsigned n_sent_ = 0;

@@ -66,7 +66,7 @@ std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
 // Returns pinned memory that no copy in flight uses. Waits for the queue when the staging memory is full.
 std::byte* GpuStream::stage(size_t bytes) {
   if (staged_ + bytes > kStagingBytes) {
-    queue_.synchronize();
+    synchronize();
     staged_ = 0;
   }
   std::byte* slice = staging_.data() + staged_;
@@ -89,12 +89,11 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
     const size_t part = std::min(bytes - done, kStagingBytes);
     std::byte* staged = stage(part);
     queue().copy_to_host(staged, static_cast<std::byte*>(const_cast<void*>(from)) + done, part);
-    queue_.synchronize();
+    synchronize();
     staged_ = 0;
     std::memcpy(static_cast<std::byte*>(to) + done, staged, part);
     done += part;
   }
-  check_ranks();
 }
 
 void GpuStream::upload_async(void* to, const void* from, size_t bytes) {
@@ -114,9 +113,13 @@ std::unique_ptr<Memory> GpuStream::reserve_on_host(size_t bytes) {
   }
 }
 
-void GpuStream::wait() {
-  queue().synchronize();
-  check_ranks();
+void GpuStream::wait() { synchronize(); }
+
+void GpuStream::synchronize() {
+  flush();
+  if (ranks_ == nullptr) return queue_.synchronize();
+  ranks_->wait_until([&] { return queue_.is_done(); });
+  ranks_->check();
 }
 
 bool GpuStream::has_failed_rank() const { return ranks_ != nullptr && ranks_->has_failed(); }
@@ -131,7 +134,11 @@ void GpuStream::copy(void* to, const void* from, size_t bytes) {
 
 void GpuStream::pace() {
   queue().record(paces_[n_paces_ % 2]);
-  if (++n_paces_ > 1) paces_[n_paces_ % 2].synchronize();
+  if (++n_paces_ < 2) return;
+  const gpu::Event& previous = paces_[n_paces_ % 2];
+  if (ranks_ == nullptr) return previous.synchronize();
+  ranks_->wait_until([&] { return previous.is_done(); });
+  ranks_->check();
 }
 
 void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }

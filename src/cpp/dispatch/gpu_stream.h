@@ -107,6 +107,8 @@ class GpuStream final : public Stream {
   void join(RankGroup* ranks) { ranks_ = ranks; }
   bool has_failed_rank() const;  // any thread may ask
   void check_ranks() const;      // RankGroup::check()
+  // Waits until the queue is empty. Of a rank: throws as check_ranks() does if a rank fails meanwhile.
+  void synchronize();
 
   // Takes rows from another device. They are sent when the next op arrives: if it is their norm, and it would be the
   // epilogue of the sender's deferred GEMM on one device, the sender runs that epilogue, so that no bit changes.

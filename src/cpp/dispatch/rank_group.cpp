@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -11,9 +13,17 @@
 namespace lb {
 namespace {
 
-constexpr uint64_t kTimeoutNs = 2'000'000'000;
+// With kDrainShare of it, in which the peers' work ends, a request fails within 2 s.
+constexpr uint64_t kTimeoutNs = 1'500'000'000;
 // The simulator computes between two exchanges for as long as the host lets it.
 constexpr uint64_t kSimTimeoutNs = 20'000'000'000;
+constexpr uint64_t kDrainShare = 3;
+// Time-outs for which a rank may have work alone. Peers that copy states to the host may have links of different speed.
+constexpr uint64_t kAloneTimeouts = 4;
+
+// Waits poll, so that they see a failure: at first without a pause, since most waits are short.
+constexpr int kBusyPolls = 2000;
+constexpr std::chrono::microseconds kPause{50};
 
 // Known answers: the longest exchange, and the values of all exchanges of one length, so that the proof of eight ranks
 // takes less than a second.
@@ -43,7 +53,7 @@ size_t RankGroup::planned_bytes(int n_ranks, long max_values) {
   return counter.used();
 }
 
-RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t timeout_ns)
+RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, LinkPath wanted, uint64_t timeout_ns)
     : streams_(std::move(streams)),
       max_values_(std::min(std::max((max_values + 3) / 4 * 4, 4L), kMaxValues)),
       timeout_ns_(timeout_ns > 0         ? timeout_ns
@@ -53,13 +63,14 @@ RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t 
   LB_CHECK(streams_.size() <= kMaxRanks, kUnsupported, "a tensor split has at most ", kMaxRanks, " devices, got ",
            streams_.size());
   for (GpuStream* stream : streams_) counters_.emplace_back(stream->pack().device(), sizeof(ExchangeCounters));
-  why_ = enable_peers();
+  why_ = wanted == LinkPath::kHost ? "link = host" : enable_peers();
   if (why_.empty()) {
-    use(Path::kPeer);
+    use(LinkPath::kPeer);
     if (!answers()) why_ = "values sent between the devices arrive wrong or late";
   }
   if (!why_.empty()) {
-    use(Path::kHost);
+    check_may_use_host(wanted, why_);
+    use(LinkPath::kHost);
     LB_CHECK(answers(), kDevice, "values that ", name_of(*streams_[0]), " and its peers exchange through ",
              "pinned host memory arrive wrong or late. Check the driver's log, or use one device");
   }
@@ -78,11 +89,11 @@ std::string RankGroup::enable_peers() const {
   return "";
 }
 
-void RankGroup::use(Path path) {
+void RankGroup::use(LinkPath path) {
   for (GpuStream* stream : streams_) stream->queue().synchronize();
   path_ = path;
   const int n = static_cast<int>(streams_.size());
-  const auto kind = path == Path::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  const auto kind = path == LinkPath::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
   memories_.clear();
   std::vector<Layout> layouts;
   for (GpuStream* stream : streams_) {
@@ -110,10 +121,12 @@ void RankGroup::use(Path path) {
 
 // All work of the ranks is complete.
 void RankGroup::make_empty() {
+  stopping_.clear();
+  is_stopped_ = false;
   std::memset(reports_.data(), 0, reports_.size());
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     const gpu::Queue& queue = streams_[rank]->queue();
-    if (path_ == Path::kHost) {
+    if (path_ == LinkPath::kHost) {
       std::memset(memories_[rank].data(), 0, memories_[rank].size());
     } else {
       queue.fill(memories_[rank].data(), 0, memories_[rank].size());
@@ -166,6 +179,38 @@ bool RankGroup::answers() {
   return true;
 }
 
+double RankGroup::time_us(long count, int n_exchanges, int n_runs) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::unique_ptr<Memory>> sent, summed;
+  std::vector<std::unique_ptr<Recording>> recordings(streams_.size());
+  for (GpuStream* stream : streams_) {
+    sent.push_back(stream->reserve(count * sizeof(float)));
+    summed.push_back(stream->reserve(count * sizeof(float)));
+  }
+  const auto run = [&] {
+    for (size_t rank = 0; rank < streams_.size(); ++rank)
+      streams_[rank]->replay(recordings[rank], [&] {
+        auto* const y = reinterpret_cast<float*>(summed[rank]->data());
+        for (int i = 0; i < n_exchanges; ++i)
+          streams_[rank]->run(AllReduce{.x = reinterpret_cast<float*>(sent[rank]->data()),
+                                        .add = y,
+                                        .y = y,
+                                        .count = count,
+                                        .ranks = mailboxes_[rank]});
+      });
+  };
+  const auto wait = [&] {
+    for (GpuStream* stream : streams_) stream->wait();
+  };
+  run(), wait();
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < n_runs; ++i) run();
+  wait();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / n_runs / n_exchanges;
+}
+
+double RankGroup::time_us(long count) { return is_sim(*streams_[0]) ? time_us(count, 2, 1) : time_us(count, 64, 16); }
+
 uint32_t RankGroup::report(int rank) const {
   return std::atomic_ref(reinterpret_cast<uint32_t*>(reports_.data())[rank]).load(std::memory_order_acquire);
 }
@@ -181,13 +226,65 @@ void RankGroup::check() {
     const uint32_t failed = report(rank);
     if (failed == 0) continue;
     const std::string missing = name_of(*streams_[failed - 1]), waiting = name_of(*streams_[rank]);
-    ++n_failures_;
-    for (GpuStream* stream : streams_) stream->queue().synchronize();
-    make_empty();
+    if (!is_stopped_.exchange(true)) {
+      ++n_failures_;
+      stop_waits();
+    }
+    GpuStream* const running = running_rank();
+    if (running == nullptr) make_empty();
     fail(ErrorCode::kDevice, "[all_reduce] ", missing, " sent nothing to ", waiting, " for ",
-         mailboxes_[rank].timeout_ns / 1'000'000'000.0,
-         " s. The requests in progress are lost; the next ones start again");
+         mailboxes_[rank].timeout_ns / 1'000'000'000.0, " s. The requests in progress are lost; the next ones start ",
+         running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
   }
+}
+
+// Exchanges that have not begun will not wait for a peer. A rank that hung would otherwise wait for values that later
+// ones have overwritten. Separate queues write, because that of the rank may hang.
+void RankGroup::stop_waits() {
+  for (size_t rank = 0; rank < streams_.size(); ++rank)
+    stopping_.emplace_back(streams_[rank]->pack().device())
+        .fill(counters_[rank].data() + offsetof(ExchangeCounters, failed), 1, sizeof(ExchangeCounters::failed));
+}
+
+void RankGroup::restart() {
+  if (!is_stopped_) return;
+  GpuStream* const running = running_rank();
+  LB_CHECK(running == nullptr, kDevice, "[all_reduce] ", name_of(*running),
+           " still has not ended the work of a request that failed. If it never does, restart the process");
+  make_empty();
+}
+
+void RankGroup::wait_until(const std::function<bool()>& is_done) const {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_together = Clock::now();  // when two ranks had work
+  for (int polls = 0; !is_done() && !has_failed(); ++polls) {
+    if (polls < kBusyPolls) continue;
+    std::this_thread::sleep_for(kPause);
+    uint32_t running = 0;
+    int n_running = 0;
+    for (size_t rank = 0; rank < streams_.size(); ++rank)
+      if (!streams_[rank]->queue().is_done()) running = uint32_t(rank), ++n_running;
+    if (n_running != 1) {
+      last_together = Clock::now();
+    } else if (Clock::now() - last_together > std::chrono::nanoseconds(kAloneTimeouts * timeout_ns_)) {
+      // As if a peer had missed its values.
+      const uint32_t peer = running == 0 ? 1 : 0;
+      std::atomic_ref(reinterpret_cast<uint32_t*>(reports_.data())[peer]).store(running + 1);
+    }
+  }
+}
+
+// A rank whose work does not end soon, or null. After a failure no rank waits for another one.
+GpuStream* RankGroup::running_rank() const {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::nanoseconds(timeout_ns_ / kDrainShare);
+  const auto is_done = [&](size_t rank) {
+    return streams_[rank]->queue().is_done() && (rank >= stopping_.size() || stopping_[rank].is_done());
+  };
+  for (size_t rank = 0; rank < streams_.size(); ++rank)
+    for (; !is_done(rank); std::this_thread::sleep_for(kPause))
+      if (Clock::now() > end) return streams_[rank];
+  return nullptr;
 }
 
 }  // namespace lb

@@ -5,22 +5,24 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "device/memory.h"
 #include "dispatch/gpu_stream.h"
+#include "dispatch/link_path.h"
 
 namespace lb {
 
 class RankGroup {
  public:
-  enum class Path { kPeer, kHost };
   static constexpr long kMaxValues = 1L << 22;  // of an exchange; longer ones go in parts
 
   // streams: one per rank, in order; they must outlive the group. max_values: of an exchange. timeout_ns: 0: the
-  // default. Throws kDevice when neither path returns the answers.
-  RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t timeout_ns = 0);
+  // default. Throws kUnsupported if the wanted path is kPeer and cannot be used, and kDevice if host memory does not
+  // return the answers.
+  RankGroup(std::vector<GpuStream*> streams, long max_values, LinkPath wanted, uint64_t timeout_ns = 0);
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -28,35 +30,50 @@ class RankGroup {
   static size_t planned_bytes(int n_ranks, long max_values);
 
   const RankMailboxes& of(int rank) const { return mailboxes_[rank]; }
-  Path path() const { return path_; }
+  LinkPath path() const { return path_; }
   // "peer", or "host: device 0 has no peer access to device 1"
-  std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
+  std::string to_string() const { return path_ == LinkPath::kPeer ? "peer" : "host: " + why_; }
 
   // Whether a rank's values did not arrive in time. Any thread may ask.
   bool has_failed() const;
-  // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again. No other thread may
-  // send work to the ranks meanwhile.
+  // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again, at once, or where the
+  // work of a rank does not end, after restart(). No other thread may send work to the ranks meanwhile.
   void check();
+  // Waits until is_done() or has_failed(): a rank that hangs never ends its work.
+  void wait_until(const std::function<bool()>& is_done) const;
+  // Call before new work: starts the ranks again if check() could not. Throws kDevice while the work of a rank does not
+  // end. No other thread may send work to the ranks meanwhile.
+  void restart();
+  // Whether restart() has something to do. Any thread may ask.
+  bool is_stopped() const { return is_stopped_; }
   // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
   int n_failures() const { return n_failures_; }
 
+  // Mean microseconds of an all-reduce of `count` values in a graph of `n_exchanges`.
+  double time_us(long count, int n_exchanges, int n_runs);
+  double time_us(long count);  // of as many as take some milliseconds; on the simulator, of few
+
  private:
   std::string enable_peers() const;  // the reason if some devices cannot reach each other; "" if all can
-  void use(Path path);
+  void use(LinkPath path);
   void make_empty();
+  void stop_waits();
+  GpuStream* running_rank() const;
   bool answers();
   uint32_t report(int rank) const;
 
   std::vector<GpuStream*> streams_;
   long max_values_;
   uint64_t timeout_ns_;
-  Path path_ = Path::kPeer;
+  LinkPath path_ = LinkPath::kPeer;
   std::string why_;                    // the path is not kPeer
   std::vector<gpu::Buffer> memories_;  // mailboxes of each rank
   std::vector<gpu::Buffer> counters_;  // always on the device
   gpu::Buffer reports_;                // [n] uint32, pinned
   std::vector<RankMailboxes> mailboxes_;
   std::atomic<int> n_failures_ = 0;
+  std::atomic<bool> is_stopped_ = false;
+  std::vector<gpu::Queue> stopping_;  // of each rank, while is_stopped_
 };
 
 }  // namespace lb

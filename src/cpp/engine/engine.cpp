@@ -227,24 +227,32 @@ void Engine::link_shards() {
   std::vector<GpuStream*> streams;
   for (const auto& shard : shards_)
     if (n_shards() > 1) streams.push_back(static_cast<GpuStream*>(&shard->stream()));
-  if (has_draft_shard()) tap_links_.emplace_back(std::in_place, *streams[1], *streams[0], tap_bytes(models_, options_));
+  const LinkPath wanted = options_.link;
+  const size_t residual_bytes = sizeof(float) * model().info().hidden;
+  if (has_draft_shard()) {
+    DeviceLink& link =
+        *tap_links_.emplace_back(std::in_place, *streams[1], *streams[0], tap_bytes(models_, options_), wanted);
+    link_us_.push_back(link.time_us(sizeof(float) * models_.draft->tap_width()));
+  }
   if (is_split_by_layers()) {
     for (size_t i = 0; i + 1 < streams.size(); ++i) {
-      links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_));
+      links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_), wanted);
+      link_us_.push_back(links_.back().time_us(residual_bytes));
       std::optional<DeviceLink>& taps = tap_links_.emplace_back();
       if (models_.hands_over_taps(shards_[i]->part()))
-        taps.emplace(*streams[i], *streams[i + 1], tap_bytes(models_, options_));
+        taps.emplace(*streams[i], *streams[i + 1], tap_bytes(models_, options_), wanted);
     }
     std::vector<std::vector<DeviceLink*>> links;
     for (size_t i = 0; i < links_.size(); ++i) {
       links.push_back({&links_[i]});
       if (tap_links_[i]) links.back().push_back(&*tap_links_[i]);
     }
-    token_link_.emplace(*streams.back(), *streams.front(), step_token_bytes());
+    token_link_.emplace(*streams.back(), *streams.front(), step_token_bytes(), wanted);
     linked_streams_.emplace(streams, std::move(links));
   }
   if (!is_split_by_tensors()) return;
-  ranks_ = std::make_unique<RankGroup>(streams, exchange_values(rank_models_[0], options_));
+  ranks_ = std::make_unique<RankGroup>(streams, exchange_values(rank_models_[0], options_), wanted);
+  link_us_.push_back(ranks_->time_us(model().info().hidden));
   for (int i = 0; i < n_shards(); ++i) {
     Model& model = *rank_models_[i].target;
     gather_memory_.push_back(streams[i]->reserve(sizeof(float) * Model::kGatherRows * model.own_vocab()));

@@ -142,6 +142,8 @@ class Engine {
   const DraftModel& draft_on(int shard) const { return *models_on(shard).draft; }
   // The first shard that computes logits; so do all later ones.
   int first_head_shard() const { return is_split_by_layers() ? n_shards() - 1 : first_target_shard(); }
+  // How the ranks exchange values; null: the model is not split by tensors.
+  RankGroup* ranks() const { return ranks_.get(); }
   // Failures of ranks so far. Whatever a session computed before the last one may be wrong.
   int n_rank_failures() const;
   // The last shard, which computes the logits; of ranks, the one whose logits the host reads.
@@ -158,6 +160,10 @@ class Engine {
   // "peer", or "host: ..." with the reason: how rows get from each shard to the next, or to the draft model's; or, of
   // ranks, how all exchange values.
   std::vector<std::string> links() const;
+  // Of each of links(), measured when the model was loaded: microseconds of a row of the residual stream (of tapped
+  // rows, to a draft model's device) until the host sees that it arrived; or, of ranks, of an all-reduce of a row in a
+  // graph.
+  std::span<const double> link_us() const { return link_us_; }
   // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
@@ -228,6 +234,7 @@ class Engine {
   // Links of tapped rows: from each shard to the next, or to the draft model's own; none from a shard without tapped
   // rows.
   mutable std::vector<std::optional<DeviceLink>> tap_links_;
+  std::vector<double> link_us_;
   mutable std::optional<DeviceLink> token_link_;        // from the last shard to the first, if split by layers
   std::optional<LinkedStreams> linked_streams_;         // of all shards, if split by layers
   std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "dispatch/gpu_stream.h"
+#include "dispatch/rank_group.h"
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
 #include "gpu/megakernel/shape.h"
@@ -482,25 +483,32 @@ class GpuTokenLoop : public TokenLoop {
     stream_.run(next_token_op(buffers_, ring_, state_.numbers(shard_)));
   }
 
-  // Waits until token n, and perhaps later ones, are written. The device writes `written` last. After a device error it
-  // never does, so a long wait asks for errors. It does not wait for the queue, which may have other sessions' passes.
+  // Waits until token n, and perhaps later ones, are written, or a rank has failed. The device writes `written` last.
+  // After a device error it never does, so a long wait asks for errors. It does not wait for the queue, which may have
+  // other sessions' passes.
   void wait(uint32_t n) {
     const std::atomic_ref<uint32_t> written(ring_->written);
     const auto is_there = [&] { return int32_t(written.load(std::memory_order_acquire) - n) > 0; };
-    for (unsigned spin = 1; !is_there(); ++spin)
-      if (spin % kSpins == 0 && stream_.queue().is_done()) {
-        synchronize();
-        LB_ASSERT(is_there());
-      }
+    for (unsigned spin = 1; !is_there(); ++spin) {
+      if (spin % kSpins != 0) continue;
+      if (stream_.has_failed_rank()) return;
+      if (!stream_.queue().is_done()) continue;
+      check_stuck();
+      LB_ASSERT(is_there());
+    }
     if (stuck() != 0) synchronize();  // the launch timed out: the token is invalid
   }
 
   uint32_t stuck() const { return std::atomic_ref(ring_->report.stuck).load(std::memory_order_relaxed); }
 
-  // Throws device errors, and StepLost if a megakernel block timed out. A time-out may recur, so the session switches
-  // to the graph.
+  // Throws device errors, and StepLost if a megakernel block timed out.
   void synchronize() {
-    stream_.queue().synchronize();
+    stream_.synchronize();
+    check_stuck();
+  }
+
+  // A time-out may recur, so the session switches to the graph.
+  void check_stuck() {
     const uint32_t stuck_at = stuck();  // 1 + the phase
     if (stuck_at == 0) return;
     ring_->report.stuck = 0;
@@ -648,8 +656,10 @@ class RankLoops final : public TokenLoop {
       why = error.what();
     }
     if (engine_.n_rank_failures() == n_failures_) return token;
-    const std::lock_guard lock(engine_.buffers().turn);  // other sessions may be sending
-    drop();
+    if (!engine_.ranks()->is_stopped()) {                  // else Session::drop_lost() drops
+      const std::lock_guard lock(engine_.buffers().turn);  // other sessions may be sending
+      drop();
+    }
     throw StepLost(ErrorCode::kDevice, why);
   }
   Logprobs logprobs(int n_top) const override { return last().logprobs(n_top); }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cpu/cpu_stream.h"
+#include "dispatch/link_path.h"
 #include "ops/linear.h"
 #include "quant/kv_names.h"
 #include "weights/split.h"
@@ -40,6 +41,9 @@ struct EngineFields : ModelOptions {
   // every layer, and all compute together), each device's share of every layer ("3,1"), or "auto": the first device
   // alone if the whole model fits there with its context, else by layers.
   SplitChoice split;
+  // How values get from one GPU to another: "peer" (over NVLink or PCIe), "host" (through pinned host memory), or
+  // "auto": "peer" where the driver allows it and known answers arrive right, else "host".
+  LinkPath link = LinkPath::kAuto;
   // Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. 0: a context for each of
   // `sessions`, or the most that fits, at least one context.
   int kv_tokens = 0;

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "dispatch/rank_group.h"
 #include "engine/pass.h"
 #include "engine/step_cost_meter.h"
 
@@ -32,6 +33,10 @@ Session::Session(std::shared_ptr<const Engine> engine)
 }
 
 void Session::drop_lost() {
+  if (RankGroup* const ranks = engine().ranks(); ranks != nullptr && ranks->is_stopped()) {
+    const std::lock_guard lock(timeline_.turn());
+    ranks->restart();
+  }
   if (engine().n_rank_failures() == n_failures_) return;
   n_failures_ = engine().n_rank_failures();
   if (loop_ != nullptr) {

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -15,9 +16,12 @@
 #include "base/error.h"
 #include "bindings/arrays.h"
 #include "bindings/kernels/bindings.h"
+#include "bindings/kernels/rank_faults.h"
 #include "bindings/kernels/stream_arrays.h"
+#include "bindings/option_rows.h"
 #include "bindings/python_pack.h"
 #include "dispatch/rank_group.h"
+#include "engine/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -25,21 +29,31 @@ using namespace nb::literals;
 namespace lb::kernels {
 namespace {
 
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+GpuStream& rank_stream(const Engine& engine, int rank) {
+  LB_CHECK(engine.ranks() != nullptr && rank >= 0 && rank < engine.n_shards(), kInvalid, "the engine has no rank ",
+           rank);
+  return static_cast<GpuStream&>(engine.shards()[rank]->stream());
+}
+
 template <int kDims>
 using Floats = nb::ndarray<const float, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
 
 class RankExchange {
  public:
-  RankExchange(const std::vector<PythonPack*>& packs, long max_values, double timeout_s) {
+  RankExchange(const std::vector<PythonPack*>& packs, long max_values, double timeout_s, const std::string& link) {
     for (PythonPack* pack : packs)
       streams_.push_back(
           std::make_unique<GpuStream>(pack->shared(), 0, 0, nullptr, false, gpu::Queue::Runner::kOwnThread));
     std::vector<GpuStream*> all;
     for (const auto& stream : streams_) all.push_back(stream.get());
-    ranks_ = std::make_unique<RankGroup>(std::move(all), max_values, uint64_t(timeout_s * 1e9));
+    ranks_ = std::make_unique<RankGroup>(std::move(all), max_values, value_of<LinkPath>("link", link),
+                                         uint64_t(timeout_s * 1e9));
   }
 
   std::string links() const { return ranks_->to_string(); }
+  std::unique_ptr<HeldRank> hold(int rank) { return std::make_unique<HeldRank>(*streams_.at(rank), *ranks_, rank); }
 
   Array<float, 2> sum(const Floats<2>& x, const std::optional<Floats<1>>& add, int late, double delay_s, int absent) {
     const size_t n = streams_.size(), count = x.shape(1);
@@ -52,15 +66,15 @@ class RankExchange {
                                     .count = long(count),
                                     .ranks = ranks_->of(int(rank))});
     };
-    std::vector<Rank> memories;
-    for (size_t rank = 0; rank < n; ++rank) {
-      memories.push_back(reserve(rank, count, count));
-      streams_[rank]->upload(memories[rank].x, x.data() + rank * count, count * sizeof(float));
-      if (add) streams_[rank]->upload(memories[rank].add, add->data(), count * sizeof(float));
-    }
     std::vector<float> y(n * count);
     {
       const nb::gil_scoped_release unlocked;
+      std::vector<Rank> memories;  // whose end waits for the devices
+      for (size_t rank = 0; rank < n; ++rank) {
+        memories.push_back(reserve(rank, count, count));
+        streams_[rank]->upload(memories[rank].x, x.data() + rank * count, count * sizeof(float));
+        if (add) streams_[rank]->upload(memories[rank].add, add->data(), count * sizeof(float));
+      }
       for (size_t rank = 0; rank < n; ++rank)
         if (int(rank) != absent && int(rank) != late) send(rank, memories[rank]);
       if (late >= 0) {
@@ -101,32 +115,9 @@ class RankExchange {
     return to_numpy<3>(std::move(y), {n, rows, total});
   }
 
-  // Mean microseconds of an all-reduce of `count` values in a graph of `n_exchanges`.
   double time_us(long count, int n_exchanges, int n_runs) {
-    using Clock = std::chrono::steady_clock;
-    std::vector<Rank> memories;
-    std::vector<std::unique_ptr<Recording>> recordings(streams_.size());
-    for (size_t rank = 0; rank < streams_.size(); ++rank) memories.push_back(reserve(rank, count, count));
     const nb::gil_scoped_release unlocked;
-    const auto run = [&] {
-      for (size_t rank = 0; rank < streams_.size(); ++rank)
-        streams_[rank]->replay(recordings[rank], [&] {
-          for (int i = 0; i < n_exchanges; ++i)
-            streams_[rank]->run(AllReduce{.x = memories[rank].x,
-                                          .add = memories[rank].y,
-                                          .y = memories[rank].y,
-                                          .count = count,
-                                          .ranks = ranks_->of(int(rank))});
-        });
-    };
-    const auto wait = [&] {
-      for (const auto& stream : streams_) stream->wait();
-    };
-    run(), wait();
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < n_runs; ++i) run();
-    wait();
-    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / n_runs / n_exchanges;
+    return ranks_->time_us(count, n_exchanges, n_runs);
   }
 
  private:
@@ -215,10 +206,28 @@ void bind_exchange(nb::module_& m) {
   m.def(
       "loopback_gather", [](PythonPack& pack, const Floats<2>& x) { return Loopback(pack, long(x.size())).gather(x); },
       "pack"_a, "x"_a, "x twice, side by side: an all-gather of two ranks that are one device.");
+  nb::class_<HeldRank>(m, "HeldRank", "A fault: a rank whose stream hangs until release(), or the end of a `with`.")
+      .def("release", &HeldRank::release)
+      .def("erase_arrival", &HeldRank::erase_arrival, Unlocked(),
+           "Waits until a peer's values arrive, and erases their tags and flags.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](HeldRank& self, const nb::args&) { self.release(); });
+  m.def(
+      "hold_rank",
+      [](const Engine& engine, int rank) {
+        return std::make_unique<HeldRank>(rank_stream(engine, rank), *engine.ranks(), rank);
+      },
+      "engine"_a, "rank"_a, nb::keep_alive<0, 1>(), Unlocked(),
+      "Hangs the stream of a rank once the work sent before has ended.");
+  m.def(
+      "crash_rank", [](const Engine& engine, int rank) { crash(rank_stream(engine, rank)); }, "engine"_a, "rank"_a,
+      "Sends a rank a kernel that writes to an address without memory. A GPU is lost to this process.");
   nb::class_<RankExchange>(m, "RankExchange", "The exchanges between ranks, one rank per pack.")
-      .def(nb::init<const std::vector<PythonPack*>&, long, double>(), "packs"_a, "max_values"_a, "timeout_s"_a,
+      .def(nb::init<const std::vector<PythonPack*>&, long, double, const std::string&>(), "packs"_a, "max_values"_a,
+           "timeout_s"_a, "link"_a = "auto",
            "max_values: of an exchange; longer ones go in parts. Proves the path between the devices.")
       .def_prop_ro("links", &RankExchange::links, "\"peer\", or \"host: ...\" with the reason.")
+      .def("hold", &RankExchange::hold, "rank"_a, nb::keep_alive<0, 1>(), Unlocked(), "As hold_rank().")
       .def("sum", &RankExchange::sum, "x"_a, "add"_a = nb::none(), "late"_a = -1, "delay_s"_a = 0.0, "absent"_a = -1,
            "add + the sum over ranks of x [ranks, count], on every rank: [ranks, count]. late: a rank that begins "
            "delay_s later; absent: a rank that never begins.")
