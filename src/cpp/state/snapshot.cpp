@@ -12,7 +12,7 @@ namespace lb {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'B', 'S', 'N', 'A', 'P', '\r', '\n'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 struct Header {
   char magic[8];
