@@ -166,8 +166,8 @@ struct FillSlots {
 
 // Long prompts leave the slots as they are. All experts that no slot has are streamed, in ascending order, through a
 // ring of kRingParts parts: copies fill the next ones while products read one. A part is laid out like matrices of
-// group_experts experts; layouts differ between layers, so parts share no bytes. Group 0 has the experts in slots, group
-// g the g-th share of the others.
+// group_experts experts; layouts differ between layers, so parts share no bytes. Group 0 has the experts in slots,
+// group g the g-th share of the others.
 struct FindStreamed {
   const int32_t* experts;  // [n_choices]
   ExpertCache* cache;
