@@ -199,7 +199,7 @@ def test_another_checkout_has_it_without_a_compiler(tmp_path: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "a.cubin"
     first = nvrtc(out, checkout(tmp_path / "one"), "sm_86", ptxas=True, store=store, root=tmp_path / "one")
 
-    def again(folder: str, *more: str, value: int = 1, compiler: str = "12.4", **environment: str) -> bool:
+    def again(folder: str, *more: str, value: int = 1, compiler: str = "12.9", **environment: str) -> bool:
         """Whether a build whose compiler is missing gets the code."""
         root = tmp_path / folder
         words = [sys.executable, root / "ci/compile_object.py", "nvrtc", checkout(root, value), "--arch", "sm_86"]

@@ -266,7 +266,7 @@ def test_the_engine_reads_every_field_that_python_does_not(llm: LLM) -> None:
     assert llm.engine.options == engine_fields(llm.options) | engine_fields(llm.model.drafters)
     assert llm.options.draft == str(llm.model.drafters)
     with pytest.raises(
-        TypeError, match="no option 'colour' of EngineOptions; the options are device, split, pack, require_gpu"
+        TypeError, match="no option 'colour' of EngineOptions; the options are device, split, link, pack, require_gpu"
     ):
         LLM("tiny-hybrid", colour=1)
     with pytest.raises(TypeError, match=r"no option 'max_token' of Sampling; did you mean max_tokens\?"):

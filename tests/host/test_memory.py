@@ -155,7 +155,7 @@ def test_context_above_the_models(tmp_path: Path) -> None:
         ({"threads": -1}, "threads must be between 1 and 1024, got -1"),
         ({"threads": 1025}, "threads must be between 1 and 1024, got 1025"),
         ({"prefill_chunk": -1}, "prefill_chunk must be between 1 and 8192, got -1"),
-        ({"prefill_chunk": 4097}, "prefill_chunk must be between 1 and 4096, got 4097"),
+        ({"prefill_chunk": 8193}, "prefill_chunk must be between 1 and 8192, got 8193"),
         ({"isa": "mmx"}, 'isa must be .*"mmx"'),
         ({"kv": "q8"}, 'kv must be f32, f16, .* or wht3, or two of them as K/V, got "q8"'),
         ({"kv": "q8_0/"}, 'kv must be .*"q8_0/"'),
