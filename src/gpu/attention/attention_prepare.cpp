@@ -17,7 +17,8 @@ LB_DEVICE void prepare_block(const AttentionPrepare& p) {
 }
 
 LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) { prepare_block(p); }
-LB_KERNEL(attention_prepare_kernel_batched, Batched<AttentionPrepare>, kPrepareThreads, 8) {
+// 7: 64 registers do not hold the addresses of a batch, too.
+LB_KERNEL(attention_prepare_kernel_batched, Batched<AttentionPrepare>, kPrepareThreads, 7) {
   prepare_block(p.of[block_id_z()]);
 }
 
