@@ -27,8 +27,6 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement."""
-
     date: str
     commit: str
     pack: str

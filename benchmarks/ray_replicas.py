@@ -124,7 +124,6 @@ def spent(root: int, run: Callable[[], None]) -> tuple[dict[str, float], float]:
 
 
 def ask(url: str, args: argparse.Namespace, numbers: range) -> None:
-    """Sends requests one after the other."""
     connection = http.client.HTTPConnection(url, timeout=600)
     for i in numbers:
         message = {"role": "user", "content": f"Request {i}: " + f"the number {i} and its friend {7 * i + 1}. " * 8}
@@ -137,7 +136,6 @@ def ask(url: str, args: argparse.Namespace, numbers: range) -> None:
 
 
 def processor_s(root: int) -> dict[str, float]:
-    """CPU seconds so far, by part."""
     found = dict.fromkeys((*PARTS.values(), "ray"), 0.0) | {"clients": time.process_time()}
     for pid in (root, *descendants(root)):
         with suppress(OSError):

@@ -81,7 +81,6 @@ class LoadedDevice:
     vision: LoadedDevice | None = None
     """The device of the vision tower, if it has one of its own."""
     links: tuple[Link, ...] = ()
-    """The links between the devices."""
 
     @property
     def kernels(self) -> str:

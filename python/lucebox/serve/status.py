@@ -73,7 +73,6 @@ def _labels(entry: ModelEntry) -> str:
 
 
 def _link_gauge(server: Server) -> Iterator[str]:
-    """The links of models on several devices."""
     rows = [
         (f'{{{_labels(entry)},link="{i}",path="{link.path.split(":")[0]}"}}', link.row_us / 1e6)
         for entry in server.models.entries

@@ -219,7 +219,7 @@ class Tokenizer:
 
     def separators(self, ids: Iterable[int]) -> dict[int, str]:
         """The control tokens and tags among these tokens that separate texts, with their spelling: the ids of what
-        precedes and of what follows one do not depend on each other. None if some tokens of the vocabulary depend on
+        precedes and of what follows one do not depend on each other. Empty if some tokens of the vocabulary depend on
         the characters beside them."""
         if self._depends_on_neighbours:
             return {}

@@ -27,7 +27,7 @@ class Queue {
   // a GPU would. Queues that wait for each other need the second.
   enum class Runner { kCaller, kOwnThread };
 
-  // When kernels of several queues wait for a multiprocessor, those of an urgent queue start first.
+  // When kernels of several queues wait for a multiprocessor, the kernels of an urgent queue start first.
   enum class Priority { kNormal, kUrgent };
 
   explicit Queue(const Device& device, Runner runner = Runner::kCaller, Priority priority = Priority::kNormal);

@@ -21,9 +21,9 @@ constexpr uint64_t kDrainShare = 3;
 // Time-outs for which a rank may have work alone. Peers that copy states to the host may have links of different speed.
 constexpr uint64_t kAloneTimeouts = 4;
 
-// Waits poll, so that they see a failure: at first without a pause, since most waits are short.
-constexpr int kBusyPolls = 2000;
-constexpr std::chrono::microseconds kPause{50};
+// Waits poll, so that they see a failure: without a pause for as long as a step may take, so that none ends late. The
+// simulator needs the processor itself.
+constexpr std::chrono::microseconds kBusy{20'000}, kSimBusy{200}, kPause{50};
 
 // Known answers: the longest exchange, and the values of all exchanges of one length, so that the proof of eight ranks
 // takes less than a second.
@@ -239,7 +239,7 @@ void RankGroup::check() {
 }
 
 // Exchanges that have not begun will not wait for a peer. A rank that hung would otherwise wait for values that later
-// ones have overwritten. Separate queues write, because that of the rank may hang.
+// ones have overwritten. Separate queues write, because the rank's own may hang.
 void RankGroup::stop_waits() {
   for (size_t rank = 0; rank < streams_.size(); ++rank)
     stopping_.emplace_back(streams_[rank]->pack().device())
@@ -256,9 +256,10 @@ void RankGroup::restart() {
 
 void RankGroup::wait_until(const std::function<bool()>& is_done) const {
   using Clock = std::chrono::steady_clock;
-  Clock::time_point last_together = Clock::now();  // when two ranks had work
-  for (int polls = 0; !is_done() && !has_failed(); ++polls) {
-    if (polls < kBusyPolls) continue;
+  const Clock::time_point start = Clock::now(), pauses_from = start + (is_sim(*streams_[0]) ? kSimBusy : kBusy);
+  Clock::time_point last_together = start;  // when two ranks had work
+  while (!is_done() && !has_failed()) {
+    if (Clock::now() < pauses_from) continue;
     std::this_thread::sleep_for(kPause);
     uint32_t running = 0;
     int n_running = 0;

@@ -160,8 +160,8 @@ class Engine {
   // "peer", or "host: ..." with the reason: how rows get from each shard to the next, or to the draft model's; or, of
   // ranks, how all exchange values.
   std::vector<std::string> links() const;
-  // Of each of links(), measured when the model was loaded: microseconds of a row of the residual stream (of tapped
-  // rows, to a draft model's device) until the host sees that it arrived; or, of ranks, of an all-reduce of a row in a
+  // Microseconds of a row over each of links(), measured when the model was loaded: of the residual stream (or of
+  // tapped rows, to a draft model's device) until the host sees that it arrived; of ranks, an all-reduce of a row in a
   // graph.
   std::span<const double> link_us() const { return link_us_; }
   // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.

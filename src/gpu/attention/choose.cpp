@@ -182,7 +182,7 @@ Launch choose(const KvAppend& op, const Target& target) {
   check_cache(op.cache, what);
   LB_CHECK(op.rows >= 1, kInvalid, what, ": nothing to append");
   LB_CHECK(is_aligned(op.k) && is_aligned(op.v), kInvalid, what, ": k and v must be 16-byte aligned");
-  const auto parts = static_cast<uint32_t>(moved_parts(op.cache));
+  const auto parts = static_cast<uint32_t>(kv_parts(op.cache));
   constexpr int kWarps = kAppendThreads / 32;
   const long heads = long(op.rows) * op.cache.n_kv_heads;
   return checked({.kernel = "kv_append_kernel",
@@ -216,7 +216,7 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
   }
   move.launch = checked({.kernel = "kv_move_kernel",
                          .grid = {static_cast<uint32_t>(ceil_div(pieces, kMoveThreads)),
-                                  static_cast<uint32_t>(moved_parts(op.cache) * move.n), 1},
+                                  static_cast<uint32_t>(kv_parts(op.cache) * move.n), 1},
                          .block = {kMoveThreads, 1, 1},
                          .overlap_previous = true},
                         target, what);
@@ -239,7 +239,7 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
            kInvalid, what, ": a tail of ", cache.key_tail, " values takes norms and halves of ", op.n_tail_pairs,
            " pairs");
   constexpr int kWarps = kPrepareThreads / 32;
-  const int kv_items = op.k == nullptr ? 0 : moved_parts(cache) * cache.n_kv_heads;
+  const int kv_items = op.k == nullptr ? 0 : kv_parts(cache) * cache.n_kv_heads;
   LB_CHECK(op.n_heads + kv_items > 0, kInvalid, what, ": nothing to compute");
   const long items = long(op.rows) * (op.n_heads + kv_items);
   return checked({.kernel = "attention_prepare_kernel",

@@ -67,7 +67,7 @@ const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKe
     if (takes_heads(entry, cache)) return entry.name;
   return nullptr;
 }
-// Whether kernels convert the pages. With a tail, those of BF16 too.
+// Whether kernels convert the pages. With a tail, BF16 pages too.
 bool is_packed(const KvLayer& cache) {
   return cache.k_type != cache.v_type ||
          (cache.k_type != KvType::kF16 && (cache.k_type != KvType::kBF16 || cache.key_tail > 0));

@@ -63,7 +63,7 @@ LB_KERNEL(kv_move_kernel, KvMoves, kMoveThreads, 1) {
   wait_for_previous();
   const KvMove& op = p.op;
   const KvLayer& cache = op.cache;
-  const int n_parts = moved_parts(cache), layer = block_id_y() / n_parts;
+  const int n_parts = kv_parts(cache), layer = block_id_y() / n_parts;
   const bool is_v = block_id_y() % n_parts != 0;
   const KvRowBytes bytes = row_bytes(is_v ? cache.v_type : cache.k_type, key_dim_of(cache));
   const int n_codes = move_pieces(bytes.codes), n_high = move_pieces(bytes.high), n_scales = move_pieces(bytes.scales);

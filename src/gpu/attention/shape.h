@@ -147,7 +147,7 @@ LB_FN constexpr int move_bytes(int row_bytes) {
 }
 LB_FN constexpr int move_pieces(int row_bytes) { return row_bytes == 0 ? 0 : row_bytes / move_bytes(row_bytes); }
 // Sets of pages of a layer: of K and V, or one of both.
-LB_FN constexpr int moved_parts(const KvLayer& cache) { return cache.key_tail > 0 ? 1 : 2; }
+LB_FN constexpr int kv_parts(const KvLayer& cache) { return cache.key_tail > 0 ? 1 : 2; }
 struct KvMoves {
   KvMove op;  // has the pages of the first layer
   void* k[kMaxMovedLayers];

@@ -13,7 +13,7 @@ namespace {
 constexpr const char *kFindKernel = "find_experts_kernel", *kFillKernel = "fill_slots_kernel",
                      *kRouteFindKernel = "route_find_experts_kernel", *kFindStreamedKernel = "find_streamed_kernel",
                      *kStreamKernel = "stream_experts_kernel";
-constexpr uint32_t kCopyShare = 16;  // of the blocks: 8 of 132 multiprocessors, which copy as fast as the link
+constexpr uint32_t kCopyShare = 16;  // of the multiprocessors: 8 of 132
 constexpr int kMaxRingExperts = 16;  // of a part; more make no launch shorter than its copies
 
 constexpr int kMaxRoutedRows = kFindThreads / 32;  // a warp per row

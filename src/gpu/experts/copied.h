@@ -44,7 +44,7 @@ LB_DEVICE void copy_units(const CopiedPlanes& planes, int expert, int slot) {
       if (first + i * step < bytes) store(to[i], loaded[i]);
   }
 }
-// Planes of other than whole units are those of odd sizes, which only tests have.
+// Only tests have planes of odd sizes, which are no whole units.
 LB_DEVICE void copy_planes(const CopiedPlanes& planes, int expert, int slot) {
   planes.are_aligned ? copy_units<u32x4, 8>(planes, expert, slot) : copy_units<uint8_t, 1>(planes, expert, slot);
 }

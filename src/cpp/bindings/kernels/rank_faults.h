@@ -29,7 +29,7 @@ class HeldRank {
     std::atomic<bool> is_held = false, is_released = false;
   };
 
-  // What tells the rank that values have arrived: the words, then the flags.
+  // The words and then the flags, by which the rank sees that values have arrived.
   std::vector<std::byte> arrivals() const;
 
   gpu::Queue other_;  // of the rank's device
