@@ -165,23 +165,6 @@ def test_keys_and_values_apart_give_the_same(
     attention_cases.prepared_in_keys(on, np.random.default_rng(seed), "F32", 6, 2, dim, n_pairs, key_tail, 61, 9)
 
 
-@pytest.mark.parametrize("dtype", ("F16", "q5_1", "wht4"))
-def test_appends_and_moves_of_values_in_keys(pack: _engine.gpu.Pack, dtype: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    n_past, rows = 50, 30
-    cache = filled(n_past + rows, 2, 512, dtype, dtype, rng, key_tail=128)
-    path = path_to(random_tree(rows, rng)[0], rows - 1)
-    mine, beside = (
-        (
-            ops.kv_append(cache.k[: 2 * rows], None, *cache.pages, 3, **cache.sizes, **on)[0],
-            ops.kv_move(*cache.pages, path, n_past, **cache.sizes, **on)[0],
-        )
-        for on in ({"pack": pack}, {})
-    )
-    for ours, want in zip(mine, beside, strict=True):
-        assert ours.tobytes() == want.tobytes()
-
-
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
 @pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16), ("F16", 512)))
 def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int) -> None:

@@ -184,6 +184,23 @@ def test_append(pack: _engine.gpu.Pack, kv: str, rows: int, kv_heads: int, dim: 
         check_stored(mine, want, t, dim)
 
 
+@pytest.mark.parametrize("kv", ("F16", "q5_1", "wht4"))
+def test_append_and_move_with_values_in_keys(pack: _engine.gpu.Pack, kv: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_past, rows = 50, 30
+    cache = filled(n_past + rows, 2, 512, kv, kv, rng, key_tail=128)
+    path = path_to(random_tree(rows, rng)[0], rows - 1)
+    mine, beside = (
+        (
+            ops.kv_append(cache.k[: 2 * rows], None, *cache.pages, 3, **cache.sizes, **on)[0],
+            ops.kv_move(*cache.pages, path, n_past, **cache.sizes, **on)[0],
+        )
+        for on in ({"pack": pack}, {})
+    )
+    check_stored(mine[0], beside[0], kv, 640)
+    assert mine[1].tobytes() == beside[1].tobytes()
+
+
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize(("rows", "heads", "dim", "n_pairs"), ((1, 3, 256, 32), (3, 1, 64, 32), (70, 2, 96, 7)))
 def test_prepare(pack: _engine.gpu.Pack, kv: str, rows: int, heads: int, dim: int, n_pairs: int, seed: int) -> None:
