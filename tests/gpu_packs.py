@@ -50,14 +50,20 @@ def load(folder: Path, manifest: dict[str, Any], *, index: int = 0, **files: byt
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]], index), json.dumps(manifest), images)
 
 
-def with_megakernels(folder: Path, way: str) -> _engine.gpu.Pack:
+def with_megakernels(folder: Path, way: str, index: int = 0) -> _engine.gpu.Pack:
     """The pack in a folder with only the kernels of one of MEGAKERNELS. Skips the test where it has none."""
     manifest = manifest_without(folder, MEGAKERNELS[way])
     if way == "direct":
         manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
     if not has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {folder.name} has no megakernel whose weights come that way")
-    return load(folder, manifest)
+    return load(folder, manifest, index=index)
+
+
+def with_megakernels_on_devices(folder: Path, way: str, max_devices: int) -> list[_engine.gpu.Pack]:
+    """with_megakernels() on the devices of load_on_devices()."""
+    n = len(load_on_devices(folder, max_devices))
+    return [with_megakernels(folder, way, index=i) for i in range(n)]
 
 
 def load_on_devices(folder: Path, max_devices: int) -> list[_engine.gpu.Pack]:

@@ -23,6 +23,7 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/megakernel/schedule/compile.cpp
   ${gpu}/megakernel/schedule/mailboxes.cpp
   ${gpu}/megakernel/schedule/print.cpp
+  ${gpu}/megakernel/schedule/ranks.cpp
   ${gpu}/megakernel/schedule/record.cpp
   ${gpu}/megakernel/schedule/record_mixture.cpp
   ${gpu}/megakernel/schedule/stream.cpp

@@ -14,6 +14,15 @@ LB_DEVICE void store_relaxed_system(uint64_t* p, uint64_t first, uint64_t second
   __hip_atomic_store(in_global(p), first, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
   __hip_atomic_store(in_global(p + 1), second, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
+// The same of one word.
+LB_DEVICE uint64_t load_relaxed_system(const uint64_t* p) {
+  return __hip_atomic_load(in_global(p), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+LB_DEVICE void store_relaxed_system(uint64_t* p, uint64_t v) {
+  __hip_atomic_store(in_global(p), v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+// Orders this thread's writes before its later ones, for other devices too.
+LB_DEVICE void system_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, ""); }
 // Later reads of this block see what another device wrote before its store_release_system() of this value.
 LB_DEVICE uint32_t load_acquire_system(const uint32_t* p) {
   return __hip_atomic_load(in_global(p), __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);

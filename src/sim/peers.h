@@ -41,6 +41,11 @@ inline void load_relaxed_system(const uint64_t* p, uint64_t& first, uint64_t& se
   first = __atomic_load_n(p, __ATOMIC_RELAXED);
   second = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
 }
+inline uint64_t load_relaxed_system(const uint64_t* p, sim::Location where = sim::Location::current()) {
+  sim::check_global(p, sizeof *p, "load_relaxed_system");
+  sim::wait_for_device(p, where);
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
 inline uint32_t load_acquire_system(const uint32_t* p, sim::Location where = sim::Location::current()) {
   sim::check_global(p, sizeof *p, "load_acquire_system");
   sim::wait_for_device(p, where);
@@ -51,6 +56,11 @@ inline void store_relaxed_system(uint64_t* p, uint64_t first, uint64_t second) {
   __atomic_store_n(p, sim::arriving(first), __ATOMIC_RELAXED);
   __atomic_store_n(p + 1, sim::arriving(second), __ATOMIC_RELAXED);
 }
+inline void store_relaxed_system(uint64_t* p, uint64_t v) {
+  sim::check_global(p, sizeof *p, "store_relaxed_system");
+  __atomic_store_n(p, sim::arriving(v), __ATOMIC_RELAXED);
+}
+inline void system_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
 // Real time: for waits on other devices.
 inline uint64_t wall_ns() {

@@ -154,6 +154,10 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
   // The megakernel sums in another order than the graph, which alone decodes with experts in slots. No bit may depend
   // on where experts are, so the megakernel decodes a mixture only if the options name it.
   const bool is_mixture = model.info().experts.n > 0;
+  LB_CHECK(
+      !is_mixture || !model.is_slice() || options.decode_path != DecodePath::kMegakernel, kUnsupported,
+      "decode_path = megakernel: the megakernel takes no mixture of experts that is split by tensors. Use auto or ",
+      "graph");
   return options.decode_path == DecodePath::kMegakernel ||
          (options.decode_path == DecodePath::kAuto && !is_mixture && model.bytes_per_token() <= max_bytes);
 }
@@ -333,7 +337,7 @@ class GpuTokenLoop : public TokenLoop {
     last_ = ring_->slots[taken_++ % Ring::kSlots];
     if (is_walking_) started_ = taken_;
     if (last_.row < 0) is_walking_ = false;
-    if (mega_) mega_->on_written(taken_);
+    if (!engine_.is_split_by_tensors() && follow_launch(taken_, *this)) launch_again();
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
     LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid, kAllForbiddenText);
@@ -366,8 +370,52 @@ class GpuTokenLoop : public TokenLoop {
     synchronize();
     taken_ = started_ = ring_->written;
     is_walking_ = false;
-    if (mega_) mega_->on_written(taken_);
+    if (mega_) mega_->drop(taken_);
   }
+
+  // --- megakernel launches of several ranks, which end together; the leader is the last rank
+
+  // Whether the megakernel runs a step at this length.
+  bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
+  bool has_launch() const { return mega_ && mega_->is_running(); }
+  uint32_t n_taken() const { return taken_; }
+  // MegaSteps::follow()
+  bool follow_launch(uint32_t n, const GpuTokenLoop& leader) { return mega_ && mega_->follow(n, *leader.mega_); }
+  void launch_again() { mega_->launch_again(); }
+  bool has_mega() const { return mega_.has_value(); }
+  // Why this rank's launches cannot run beside another's; empty if they can.
+  std::string refuses_mega(const GpuTokenLoop& beside) const {
+    if (!has_mega()) return cat(", because device ", shard_, " decodes by one", why_graph_);
+    if (engine_.ranks()->path() != LinkPath::kPeer) return ", because values go through host memory";
+    return mega_->matches(*beside.mega_) ? "" : ", because the devices have different numbers of multiprocessors";
+  }
+  void join_mega(std::span<const std::unique_ptr<GpuTokenLoop>> loops) {
+    gpu::MegaRanks ranks = {.words = {}, .logits = {}, .rank = shard_, .n = static_cast<int>(loops.size())};
+    for (int i = 0; i < ranks.n; ++i) {
+      ranks.words[i] = loops[i]->mega_->words();
+      ranks.logits[i] = loops[i]->buffers_.logits;
+      max_mega_tokens_ = std::min(max_mega_tokens_, loops[i]->max_mega_tokens_);
+    }
+    mega_->join(ranks);
+  }
+  // Call when no launch runs: from now on steps are graphs.
+  void leave_mega(const std::string& why) {
+    mega_.reset();
+    why_graph_ = why;
+  }
+  // A launch of another rank timed out, so this rank's does too.
+  void lose_launch(const std::string& why) {
+    if (!mega_) return;
+    try {
+      synchronize();
+    } catch (const StepLost&) {
+    }
+    taken_ = started_ = ring_->written;
+    leave_mega(why);
+  }
+  // Waits for token n, although another one may be next to be taken.
+  void await_token(uint32_t n) { wait(n); }
+  const std::string& why_graph() const { return why_graph_; }
 
  protected:
   // Runs a step's forward pass.
@@ -452,15 +500,12 @@ class GpuTokenLoop : public TokenLoop {
 
   const gpu::Target& target() const { return stream_.pack().target(); }
 
-  // Whether the megakernel runs a step at this length.
-  bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
-
   // Call before a graph step: waits for the megakernel's launch, and starts another if the last one ended before it saw
   // the larger budget. Throws StepLost.
   void finish_launch() {
-    for (uint32_t n = taken_; mega_->is_running();) {
+    for (uint32_t n = taken_; has_launch();) {
       wait(n);
-      mega_->on_written(++n);
+      if (follow_launch(++n, *this)) launch_again();
     }
   }
 
@@ -472,7 +517,7 @@ class GpuTokenLoop : public TokenLoop {
 
   void make_mega() {
     max_mega_tokens_ = max_mega_tokens(model_, state_, engine_.options(), target());
-    const size_t max_tokens = std::clamp(kLaunchBytes / model_.bytes_per_token(), size_t(1), kLaunchTokens);
+    const size_t max_tokens = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(
         plan_mega(model_, engine_.options().activations, state_, workspace_, taps_, buffers_, ring_, target(), shard_),
         &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
@@ -514,11 +559,14 @@ class GpuTokenLoop : public TokenLoop {
     ring_->report.stuck = 0;
     taken_ = started_ = ring_->written;
     mega_.reset();
-    const std::string what = cat("a block of the megakernel waited ", MegaSteps::kTimeoutNs / 1000000000,
-                                 " s for the other blocks to finish the phase before phase ", stuck_at - 1);
+    const bool has_peers = engine_.is_split_by_tensors();
+    const std::string what =
+        cat("a block of the megakernel waited ", MegaSteps::kTimeoutNs / 1000000000, " s for the other blocks",
+            has_peers ? ", or for another device," : "", " to finish the phase before phase ", stuck_at - 1);
     why_graph_ = ", because " + what;
-    throw StepLost(ErrorCode::kInternal, cat("[megakernel] ", what, "; the schedule or the kernel is wrong. ",
-                                             "The session is empty now and will decode with the graph"));
+    throw StepLost(has_peers ? ErrorCode::kDevice : ErrorCode::kInternal,
+                   cat("[megakernel] ", what, has_peers ? "" : "; the schedule or the kernel is wrong",
+                       ". The session is empty now and will decode with the graph"));
   }
   static constexpr unsigned kSpins = 1 << 20;  // about a millisecond
 
@@ -602,6 +650,7 @@ class RankLoops final : public TokenLoop {
       loops_.push_back(std::make_unique<GpuTokenLoop>(engine, state, i, rings));
       logits_.push_back(loops_[i]->logits()[i]);
     }
+    join_mega();
   }
 
   void sample(const Sampler& sampler, std::span<const float> logits) override {
@@ -632,7 +681,10 @@ class RankLoops final : public TokenLoop {
     for (const auto& loop : loops_) loop->place(position);
   }
   void step() override {
-    for (const auto& loop : loops_) loop->step();
+    guard([&] {
+      if (!last().uses_mega()) finish_launches();
+      for (const auto& loop : loops_) loop->step();
+    });
   }
   void step_only() override {
     for (const auto& loop : loops_) loop->step_only();
@@ -640,7 +692,9 @@ class RankLoops final : public TokenLoop {
   void choose(std::span<const uint32_t> mask) override {
     for (const auto& loop : loops_) loop->choose(mask);
   }
-  void await() override { last().await(); }
+  void await() override {
+    guard([&] { last().await(); });
+  }
   int32_t take() override {
     const auto skip = [&] {
       for (size_t rank = 0; rank + 1 < loops_.size(); ++rank) loops_[rank]->skip(last());
@@ -648,8 +702,12 @@ class RankLoops final : public TokenLoop {
     std::string why = "a device failed while it computed the token; call sync() to compute it again";
     int32_t token = 0;
     try {
-      token = last().take();
+      guard([&] { token = last().take(); });
       skip();
+      if (follow_launches(last().n_taken())) {
+        const std::lock_guard lock(engine_.buffers().turn);  // other sessions may be sending
+        launch_again();
+      }
     } catch (const Error& error) {
       skip();
       if (engine_.n_rank_failures() == n_failures_) throw;
@@ -663,19 +721,71 @@ class RankLoops final : public TokenLoop {
     throw StepLost(ErrorCode::kDevice, why);
   }
   Logprobs logprobs(int n_top) const override { return last().logprobs(n_top); }
-  void download_logits(std::span<float> to) override { last().download_logits(to); }
+  void download_logits(std::span<float> to) override {
+    guard([&] { last().download_logits(to); });
+  }
   void check() override {
-    for (const auto& loop : loops_) loop->check();
+    guard([&] {
+      for (const auto& loop : loops_) loop->check();
+    });
   }
   std::string name() const override { return last().name(); }
-  StepTimeline timeline() override { return {}; }
+  StepTimeline timeline() override { return last().timeline(); }
   void drop() override {
-    for (const auto& loop : loops_) loop->drop();
+    guard([&] {
+      for (const auto& loop : loops_) loop->drop();
+    });
     n_failures_ = engine_.n_rank_failures();
   }
 
  private:
   GpuTokenLoop& last() const { return *loops_.back(); }
+
+  // All ranks' steps are launches of the megakernel, or none.
+  void join_mega() {
+    const auto first =
+        std::ranges::find_if(loops_, &GpuTokenLoop::has_mega, [](const auto& loop) -> auto& { return *loop; });
+    if (first == loops_.end()) return;
+    for (const auto& loop : loops_) {
+      const std::string why = loop->refuses_mega(**first);
+      if (why.empty()) continue;
+      LB_CHECK(engine_.options().decode_path != DecodePath::kMegakernel, kUnsupported,
+               "decode_path = megakernel: a graph decodes", why, ". Use auto or graph");
+      for (const auto& each : loops_) each->leave_mega(why);
+      return;
+    }
+    for (const auto& loop : loops_) loop->join_mega(loops_);
+  }
+
+  // Whether the ranks' launches ended at token n although more were requested.
+  bool follow_launches(uint32_t n) {
+    bool ended = false;
+    for (const auto& loop : loops_) ended = loop->follow_launch(n, last()) || ended;
+    return ended;
+  }
+  // All ranks must get launches in one order, so the caller has the turn.
+  void launch_again() {
+    for (const auto& loop : loops_) loop->launch_again();
+  }
+  // GpuTokenLoop::finish_launch() for all ranks.
+  void finish_launches() {
+    for (uint32_t n = last().n_taken(); last().has_launch();) {
+      last().await_token(n);
+      if (follow_launches(++n)) launch_again();
+    }
+  }
+
+  // If a rank's launch times out, so do the peers', which wait for it: all decode with graphs from then on.
+  void guard(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const StepLost&) {
+      std::string why;
+      for (const auto& loop : loops_) why = why.empty() ? loop->why_graph() : why;
+      for (const auto& loop : loops_) loop->lose_launch(why);
+      throw;
+    }
+  }
 
   const Engine& engine_;
   int n_failures_;                                    // Engine::n_rank_failures() that the tokens to take belong to

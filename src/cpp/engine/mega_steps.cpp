@@ -14,7 +14,8 @@ struct Tables {
   gpu::StreamCopy* streams;
   int32_t* stream_counts;
   uint32_t* arrived;
-  gpu::Mailbox* mailboxes;
+  gpu::Mailbox *mailboxes, *words;
+  gpu::MegaRanks* ranks;
   gpu::StepTimes* times;
 
   Tables(Carver& carver, const gpu::MegaPlan& plan)
@@ -24,6 +25,8 @@ struct Tables {
         stream_counts(carver.take<int32_t>(plan.stream_counts.size())),
         arrived(carver.take<uint32_t>(1)),
         mailboxes(carver.take<gpu::Mailbox>(size_t(plan.n_mailboxes))),
+        words(carver.take<gpu::Mailbox>(size_t(plan.n_words))),
+        ranks(plan.n_words > 0 ? carver.take<gpu::MegaRanks>(1) : nullptr),
         times(plan.has_timeline ? carver.take<gpu::StepTimes>(plan.steps.size()) : nullptr) {}
 };
 
@@ -64,19 +67,30 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_to
              .memory = plan.memory,
              .timeout_ns = kTimeoutNs,
              .report = &ring->report,
+             .ranks = to.ranks,
              .times = to.times};
+  words_ = to.words;
+  ranks_ = to.ranks;
 }
+
+void MegaSteps::join(const gpu::MegaRanks& ranks) { stream_.upload(ranks_, &ranks, sizeof ranks); }
 
 void MegaSteps::step(uint32_t n) {
   n_requested_ = n + 1;
   is_running_ ? allow() : launch(n);
 }
 
-void MegaSteps::on_written(uint32_t n) {
-  if (!is_running_ || ring_->ended != n) return;
+bool MegaSteps::follow(uint32_t n, const MegaSteps& leader) {
+  if (!is_running_ || leader.ring_->ended != n) return false;
   params_.first += (n - n_before_) * uint32_t(params_.n_phases) * launch_.grid[0];
   is_running_ = false;
-  if (n_requested_ != n) launch(n);
+  n_before_ = n;
+  return n_requested_ != n;
+}
+
+void MegaSteps::drop(uint32_t n) {
+  n_requested_ = n;
+  follow(n, *this);
 }
 
 StepTimeline MegaSteps::timeline() {

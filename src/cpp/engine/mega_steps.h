@@ -35,12 +35,25 @@ class MegaSteps {
   // Requests token n. The running launch computes it if it sees the larger budget in time; otherwise the next launch
   // does.
   void step(uint32_t n);
-  // Called when the host has seen n tokens written. If the launch ended there and more tokens were requested, starts
-  // another launch.
-  void on_written(uint32_t n);
+  // Call when the host has seen n tokens written. Returns whether the launch ended there although more tokens were
+  // requested: then call launch_again(). leader: the steps of the last rank, of which the host sees the tokens; all
+  // ranks' launches end together.
+  bool follow(uint32_t n, const MegaSteps& leader);
+  void launch_again() { launch(n_before_); }
+  // Call when no launch runs: takes back the requests of tokens that are not written. n: tokens written.
+  void drop(uint32_t n);
   // True until the host sees the launch end: requested tokens may still be missing.
   bool is_running() const { return is_running_; }
   const std::string& text() const { return text_; }
+
+  // Of a rank: the words of this plan, which peers fill; and those of all ranks. Call join() before the first step.
+  gpu::Mailbox* words() const { return words_; }
+  void join(const gpu::MegaRanks& ranks);
+  // Whether the ranks' launches can run together: they have the same phases, on grids of the same size.
+  bool matches(const MegaSteps& other) const {
+    return params_.n_phases == other.params_.n_phases && launch_.grid[0] == other.launch_.grid[0];
+  }
+
   // Time stamps of the last step, [blocks, n_steps]; waits for the running launch. Throws if the pack was built without
   // time stamps.
   StepTimeline timeline();
@@ -56,6 +69,8 @@ class MegaSteps {
   std::vector<std::string> task_names_;
   std::unique_ptr<Memory> memory_;
   gpu::Mega params_ = {};
+  gpu::Mailbox* words_ = nullptr;
+  gpu::MegaRanks* ranks_ = nullptr;
   uint32_t n_requested_ = 0;  // tokens
   uint32_t n_before_ = 0;     // tokens before the last launch
   bool is_running_ = false;

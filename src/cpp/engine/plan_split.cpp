@@ -242,13 +242,9 @@ SplitPlan split_tensors(const OpenModels& opened, Devices devices, EngineOptions
   const std::string names = names_of(devices);
   const int n = static_cast<int>(devices.size());
   LB_CHECK(n <= kMaxRanks, kUnsupported, "split = tensor: at most ", kMaxRanks, " devices, got ", names);
-  LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
-           "split = tensor: the megakernel runs on one device only, and every layer of this model is on ", names,
-           ". Use decode_path = auto or graph");
   for (const DeviceSizes* device : devices)
     LB_CHECK(device->vendor() == devices[0]->vendor(), kUnsupported, "split = tensor: ", names,
              " are GPUs of two vendors, which cannot exchange values inside a step. Use split = layer");
-  options.decode_path = DecodePath::kGraph;
   SplitPlan split;
   split.parts.resize(n);
   std::vector<const Models*> all;

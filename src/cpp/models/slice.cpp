@@ -181,7 +181,8 @@ std::unique_ptr<Model> Model::slice(int rank, std::span<const int> shares) const
   }
   own.copies = slicer.take_copies();
   auto model = std::make_unique<Model>(std::move(info), std::move(own));
-  model->rank_ = rank;
+  model->rank_ = model->ranks_.rank = rank;
+  model->ranks_.n = n;
   for (int each = 0; each < n; ++each)
     model->vocab_shares_.push_back(count_of(shard_of(vocab, head.n_out, head.n_in, each, shares)));
   return model;

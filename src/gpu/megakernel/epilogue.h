@@ -3,6 +3,7 @@
 
 #include "gpu/activation.h"
 #include "gpu/megakernel/codes.h"
+#include "gpu/megakernel/ranks.h"
 #include "gpu/megakernel/shape.h"
 
 namespace lb::gpu {
@@ -42,6 +43,8 @@ struct RowEpilogue {
   const float* add;      // [n_out] plain addend, or null
   float* y;              // [n_out] plain y, or null; if y is kept, in row 0 of the ring
   uint32_t kept_mask, kept_stride;
+  RowsOf rows_of;
+  int peers_at;
 
   LB_DEVICE RowEpilogue(const ProductTask& p, int part, const PhaseWait& wait)
       : n_out(p.op.n_out),
@@ -56,7 +59,9 @@ struct RowEpilogue {
         tag(wait.tag),
         add_tag(wait.tag_of(p.add_mailbox)),
         kept_mask(p.kept_mask),
-        kept_stride(p.kept_stride) {
+        kept_stride(p.kept_stride),
+        rows_of(p.rows_of),
+        peers_at(p.peers_at) {
     Mailbox* mailboxes = mega_state().mailboxes;
     to = p.y_mailbox < 0 ? nullptr : mailboxes + p.y_mailbox;
     added = p.add_mailbox.at < 0 ? nullptr : mailboxes + p.add_mailbox.at;
@@ -100,6 +105,14 @@ struct RowEpilogue {
   // Valid only after the row's sums: the epilogue warp runs ahead of the token's numbers.
   LB_DEVICE uint32_t kept_offset() const { return (uint32_t(mega_state().numbers.n_past) & kept_mask) * kept_stride; }
   LB_DEVICE float plain_added(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
+
+  LB_DEVICE bool has_shares() const { return kTakesRanks && rows_of == RowsOf::kShares; }
+  LB_DEVICE bool has_logits_of_ranks() const { return kTakesRanks && rows_of == RowsOf::kLogits; }
+  // A thread sends the shares of its rows before it waits for any.
+  LB_DEVICE void send(int row, float share) const { send_share(peers_at, n_out, begin + row, share, tag); }
+  LB_DEVICE float await_sum(int row, const PhaseWait& wait) const {
+    return await_shares(peers_at, n_out, begin + row, tag, wait);
+  }
 
   LB_DEVICE void write(const RowDestination& to, float result) const {
     write_value(to.mailbox, result, tag);

@@ -31,6 +31,7 @@ struct MegaState {
   uint32_t* arrived;
   Mailbox* mailboxes;
   MegaReport* report;
+  const MegaRanks* ranks;
   long timeout_ns;
   uint32_t max_polls;  // max polls of a mailbox by one thread before it times out
   // [0], [1]: set when a thread times out in a step of that half; after a barrier of the step, all threads read the

@@ -14,6 +14,7 @@
 #include "gpu/megakernel/delta.h"
 #include "gpu/megakernel/experts.h"
 #include "gpu/megakernel/mailbox.h"
+#include "gpu/megakernel/ranks.h"
 #include "gpu/megakernel/stage_x.h"
 #include "gpu/sampling/next_token.h"
 
@@ -38,8 +39,10 @@ LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
 
 // Ends the step once the token is chosen: publishes the next step's numbers, for which the other blocks wait. Called by
 // a warp. Returns whether the launch computes another token.
-LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
-  const bool keep_going = int32_t(allowed - before.n_written) > 1;
+LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token,
+                        const PhaseWait& wait) {
+  bool keep_going = int32_t(allowed - before.n_written) > 1;
+  if (kTakesRanks && p.flags_at >= 0 && lane() == 0) keep_going = agreed(p, keep_going, wait);
   if (p.budget.keep_going != nullptr && lane() == 0) *p.budget.keep_going = keep_going ? 1 : 0;
   move_on(p.next, before, token);
   return keep_going;
@@ -70,7 +73,7 @@ LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   if (wait.has_timed_out()) return;
   const bool is_chosen = is_choosable(op, best, lane() == 0);
   const int token = is_chosen ? id_of(best) : 0;
-  const bool keep_going = end_step(p, before, allowed, token);
+  const bool keep_going = end_step(p, before, allowed, token, wait);
   warp_barrier();
   arrive_at_end();
   if (is_chosen && lane() == 0) {
@@ -97,7 +100,7 @@ LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, P
     StepNumbers before = {};
     before.read(p.next);
     const uint32_t allowed = tokens_allowed(p, before.n_written);
-    tell_host(p, before.n_written, end_step(p, before, allowed, p.next.sampled->token));
+    tell_host(p, before.n_written, end_step(p, before, allowed, p.next.sampled->token, wait));
     warp_barrier();
   }
   arrive_at_end();
@@ -148,6 +151,11 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
         });
       break;
     case TaskKind::kAdjust:
+      if (kTakesRanks && task.sample.flags_at >= 0) {
+        await_logits(task.sample, wait);
+        adjust_logits(task.sample, part, pool, wait);
+        break;
+      }
       wait.mark_ready();
       if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
         break;  // the epilogue warp has already sent the likeliest token
@@ -251,6 +259,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->arrived = p.arrived;
     state->mailboxes = p.mailboxes;
     state->report = p.report;
+    state->ranks = p.ranks;
     state->timeout_ns = p.timeout_ns;
     const uint64_t now = time_ns();  // a mailbox load takes longer than a clock read
     state->max_polls = uint32_t(p.timeout_ns) / uint32_t(max(4 * int(time_ns() - now), kMinPollNs));

@@ -157,8 +157,18 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
       if (n_matrices > 1) {
         epilogue.write_gated(to, sum, RowSumsReader(epilogue, sums, 1, thread_id()).total(), factor);
       } else {
-        epilogue.write(to, epilogue.await_added(own, loaded, wait, [] { return false; }) + epilogue.plain_added(own) +
-                               factor * sum);
+        float product = factor * sum;
+        if (epilogue.has_shares()) {
+          epilogue.send(own, product);
+          product = epilogue.await_sum(own, wait);
+        }
+        const float added = epilogue.await_added(own, loaded, wait, [] { return false; });
+        const float y = added + epilogue.plain_added(own) + product;
+        epilogue.write(to, y);
+        if (epilogue.has_logits_of_ranks()) {
+          send_logit(epilogue.peers_at + epilogue.begin + own, y);
+          system_fence();
+        }
       }
     }
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass overwrites them

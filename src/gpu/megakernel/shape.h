@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "gpu/gemv/shape.h"
+#include "ops/all_reduce.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
@@ -51,7 +52,8 @@ enum class TaskKind : uint32_t {
   kDeltaCommit,
   kExpertActs,
   kExpertSums,
-  kAdjust,  // the sampler's first step, on logits that the same block computed in the same phase
+  kAdjust,  // the sampler's first step, on logits that the same block computed in the same phase; of ranks, a phase
+            // later
   kSample,  // the sampler's other steps
 };
 
@@ -81,6 +83,26 @@ struct MailboxSource {
   int32_t at = -1;    // the vector's first mailbox in Mega::mailboxes; -1: the values are in plain memory
   int32_t phase = 0;  // the phase that fills them
 };
+
+// What a product's rows are on a rank of a model that is split by tensors (ops/all_reduce.h).
+enum class RowsOf : int32_t {
+  kModel,   // the model's own rows: the model is on one device, or only this rank reads them
+  kShares,  // shares of a sum over the ranks
+  kLogits,  // some of the logits, of which every rank needs all
+};
+
+// The memory of all ranks into which each one stores. Words are mailboxes that other devices fill: for each of
+// kShareSets sets a vector of shares per rank, then a flag per rank whose logits are complete, then whether another
+// token follows.
+struct MegaRanks {
+  Mailbox* words[kMaxRanks];  // [MegaPlan::n_words]
+  float* logits[kMaxRanks];   // [vocab]
+  int rank, n;
+};
+// A rank sends a product's shares once it has all sums of the product before, for which every peer had to read all
+// shares of the one before that. So two sets alternate.
+inline constexpr int kShareSets = 2;
+LB_FN constexpr int shares_at(int set, int n_ranks, int rank, int n_out) { return (set * n_ranks + rank) * n_out; }
 
 struct EmbedTask {
   Embed op;
@@ -114,6 +136,8 @@ struct ProductTask {
   int plane_at[quant::kMaxPlanes + 1];  // byte offset of each plane in a chunk; last entry: the chunk's size
   int rows_each, more;
   int row_unit;
+  RowsOf rows_of;
+  int32_t peers_at;  // kShares: first word of the ranks' shares; kLogits: the first row's index in the logits
 };
 
 // One plane of a weight chunk, as one lane of the copying warp sees it. Chunks are consecutive in the ring; a chunk
@@ -229,13 +253,15 @@ struct TokenBudget {
 };
 
 // kAdjust: part i has rows_each candidates, plus one if i < more. kSample: runs on all blocks. A greedy choice needs
-// only each block's likeliest token: its key in two mailboxes, high half first.
+// only each block's likeliest token: its key in two mailboxes, high half first. Every rank chooses the token from all
+// logits; the last one, whose results the host reads, decides for all whether another token follows.
 struct SampleTask {
   SampleOnGrid sample;
   NextToken next;
   TokenBudget budget;
   int rows_each, more;
   MailboxSource best_mailbox;  // [blocks, 2]
+  int32_t flags_at;            // the ranks' flags in MegaRanks::words; -1: the model is on one device
 };
 
 struct alignas(16) Task {
@@ -308,7 +334,8 @@ struct Mega {
   MegaMemory memory;
   long timeout_ns;  // time-out of a wait for other blocks; below 2^32
   MegaReport* report;
-  StepTimes* times;  // [blocks, n_steps] of the last token, in packs with Target::has_timeline; else null
+  const MegaRanks* ranks;  // [1] in device memory; null: the model is on one device
+  StepTimes* times;        // [blocks, n_steps] of the last token, in packs with Target::has_timeline; else null
 };
 
 // Dynamic shared memory, in order: two tasks, MegaState, WeightStream, RowSums of products, the pool (x of a product,

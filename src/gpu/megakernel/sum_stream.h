@@ -49,6 +49,18 @@ LB_DEVICE SumStream& mega_sums() {
   return *reinterpret_cast<SumStream*>(shared + kMegaSumsAt);
 }
 
+// Adds up the ranks' shares of a pass of rows, all of which this rank has sent.
+LB_DEVICE void add_shares(const RowEpilogue& epilogue, int pass, int rows, const PhaseWait& wait) {
+  LB_UNROLL_BY(1)
+  for (int first = 0; first < rows; first += 32) {
+    const int row = first + lane(), own = pass + min(row, rows - 1);
+    const Mailbox loaded = epilogue.load_added(own);
+    const float sum = epilogue.await_sum(own, wait);
+    const float added = epilogue.await_added(own, loaded, wait, [&] { return wait.has_timed_out(); });
+    epilogue.write(epilogue.destination_of(pass + row, row < rows), added + epilogue.plain_added(own) + sum);
+  }
+}
+
 // Finishes the rows of a block's part of a product, pass by pass from pass number n on. Called by the epilogue warp.
 // Returns false if the block stops. All other warps wait for this one, and no other warp hides its latencies. Few
 // instructions therefore follow the sums. best: the largest key of the lane's rows, if has_best.
@@ -64,7 +76,8 @@ LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const Pha
     LB_UNROLL_BY(1)
     for (int first = 0; first < rows; first += 32) {
       const int row = first + lane(), own = min(row, rows - 1);
-      const Mailbox loaded = kIsGated ? 0 : epilogue.load_added(pass + own);
+      const bool is_added = !kIsGated && !epilogue.has_shares();  // else later, if at all
+      const Mailbox loaded = is_added ? epilogue.load_added(pass + own) : 0;
       const RowSumsReader first_sum(epilogue, sums, 0, own), second_sum(epilogue, sums, 1, own);
       RowDestination to = epilogue.destination_of(pass + row, row < rows);
       to = {opaque(to.mailbox), opaque(to.plain)};
@@ -72,7 +85,7 @@ LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const Pha
       const auto is_stopped_now = [&] {
         return barrier_has_passed(full, SumStream::parity(n)) && stream.is_stopped != 0;
       };
-      const float added = kIsGated ? 0.0f : epilogue.await_added(pass + own, loaded, wait, is_stopped_now);
+      const float added = !is_added ? 0.0f : epilogue.await_added(pass + own, loaded, wait, is_stopped_now);
       if (first == 0) barrier_wait(full, SumStream::parity(n));
       const uint32_t is_stopped = stream.is_stopped;
       const float sum = first_sum.total(), up = kIsGated ? second_sum.total() : 0.0f;
@@ -80,12 +93,17 @@ LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const Pha
       if (is_stopped != 0) return false;
       if constexpr (kIsGated) {
         epilogue.write_gated(to, sum, up, factor);
+      } else if (epilogue.has_shares()) {
+        if (row < rows) epilogue.send(pass + row, factor * sum);
       } else {
         const float y = added + epilogue.plain_added(pass + own) + factor * sum;
         epilogue.write(to, y);
+        if (epilogue.has_logits_of_ranks() && row < rows)
+          send_logit(epilogue.peers_at + epilogue.begin + pass + row, y);
         if (has_best && row < rows) best = larger(best, key_of(y, y, epilogue.begin + pass + row));
       }
     }
+    if (!kIsGated && epilogue.has_shares()) add_shares(epilogue, pass, rows, wait);
     barrier_arrive(stream.empty + n % 2);
     ++n;
   }
@@ -137,6 +155,7 @@ LB_DEVICE void finish_products(const Mega& p) {
         if (lane() == 0) send_best(sample, best, wait.tag);
       }
       if (step.arrives == 0) continue;
+      if (epilogue.has_logits_of_ranks()) system_fence();
       warp_barrier();  // the lanes' writes precede the arrival
       if (lane() == 0) add_release(p.arrived, step.arrives);
     }

@@ -8,6 +8,9 @@
 namespace lb::gpu {
 namespace {
 
+// The index of a product's first row among the logits.
+int first_logit_of(const ProductTask& p) { return p.rows_of == RowsOf::kLogits ? p.peers_at : 0; }
+
 TaskStep idle(int phase) { return {0, 0, 1, uint16_t(phase)}; }
 
 // Makes a block arrive after each step whose successor waits for all blocks, once for every completed phase. In a
@@ -100,18 +103,20 @@ Schedule::StepLists Schedule::assign(int n_blocks) const {
 }
 
 // The sampler runs on every block: first on the logits that the block itself has computed, then, a phase later, on all
-// logits.
+// logits. Of ranks, it begins a phase later, when a block has the logits of all ranks, with an equal part of them.
 void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget, MegaPlan& plan,
                            StepLists& lists) {
   const int last = last_phase(), n_blocks = int(lists.size()), vocab = sample.op.vocab;
   const auto makes_logits = [&](const TaskStep& step) {
     if (step.task == 0) return false;
     const Task& task = nodes_[step.task - 1].task;
-    return task.kind == TaskKind::kProduct && task.product.op.y == sample.op.logits;
+    return task.kind == TaskKind::kProduct && task.product.op.y == sample.op.logits + first_logit_of(task.product);
   };
   const auto head = std::ranges::find_if(lists[0], makes_logits);
   LB_ASSERT(head != lists[0].end() && phase_of(*head) == last);
-  const uint16_t n_parts = head->n_parts, adjust = uint16_t(nodes_.size() + 1);
+  const bool is_rank = n_ranks_ > 1;
+  const int adjust_phase = is_rank ? last + 1 : last;
+  const uint16_t n_parts = is_rank ? uint16_t(n_blocks) : head->n_parts, adjust = uint16_t(nodes_.size() + 1);
   for (const TaskKind kind : {TaskKind::kAdjust, TaskKind::kSample})
     nodes_.push_back({.task = {.kind = kind,
                                .sample = {.sample = sample,
@@ -119,7 +124,8 @@ void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, co
                                           .budget = budget,
                                           .rows_each = vocab / n_parts,
                                           .more = vocab % n_parts,
-                                          .best_mailbox = {plan.n_mailboxes, last}}},
+                                          .best_mailbox = {plan.n_mailboxes, adjust_phase},
+                                          .flags_at = is_rank ? sums_words() : -1}},
                       .reads = {},
                       .writes = {},
                       .bytes = 1,
@@ -128,34 +134,41 @@ void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, co
                       .phase = last});
   plan.n_mailboxes += 2 * n_blocks;
   for (int b = 0; b < n_blocks; ++b) {
+    const TaskStep chooses = {uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(adjust_phase + 1)};
+    if (is_rank) {
+      lists[b].push_back({adjust, uint16_t(b), n_parts, uint16_t(adjust_phase)});
+      lists[b].push_back(chooses);
+      continue;
+    }
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // n_parts if the block has no logits
     LB_ASSERT(part == n_parts || own + 1 == lists[b].end());            // else kAdjust is its next step
-    lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
-    lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});
+    lists[b].push_back({adjust, part, n_parts, uint16_t(adjust_phase)});
+    lists[b].push_back(chooses);
   }
 }
 
-// Pads the lists to equal length with idle steps before the sampler's last step, and sets each step's flags and
-// arrivals.
+// Pads the lists to equal length with idle steps before the sampler's steps of later phases, and sets each step's flags
+// and arrivals.
 void Schedule::finish_steps(MegaPlan& plan, StepLists& lists) const {
   const int last = last_phase();
   size_t n_steps = 0;
   for (const auto& list : lists) n_steps = std::max(n_steps, list.size());
   require(n_steps <= kMegaMaxSteps, "has room for 1024 steps of a block");
   std::vector<bool> is_barrier = barriers();
-  is_barrier.push_back(true);  // before the sampler's last
+  is_barrier.resize(plan.n_phases, true);        // the sampler waits for all logits
+  const int n_after = plan.n_phases - 1 - last;  // the sampler's steps after the last phase of the forward pass
   const auto is_a = [&](const TaskStep& step, TaskKind kind) {
     return step.task != 0 && nodes_[step.task - 1].task.kind == kind;
   };
   for (auto& list : lists) {
-    list.insert(list.end() - 1, n_steps - list.size(), idle(last));
+    list.insert(list.end() - n_after, n_steps - list.size(), idle(last));
     for (size_t i = 0; i < list.size(); ++i) {
       const auto is_before_a = [&](TaskKind kind) { return i + 1 < list.size() && is_a(list[i + 1], kind); };
       list[i].phase_bits |= (is_barrier[list[i].phase_bits] ? TaskStep::kWaits : 0) |
                             (is_a(list[i], TaskKind::kProduct) ? TaskStep::kMakesRows : 0) |
                             (is_before_a(TaskKind::kDeltaStep) ? TaskStep::kBeforeState : 0) |
-                            (is_before_a(TaskKind::kAdjust) ? TaskStep::kBeforeAdjust : 0);
+                            (is_before_a(TaskKind::kAdjust) && n_after == 1 ? TaskStep::kBeforeAdjust : 0);
     }
     set_arrivals(list, plan.n_phases);
     plan.steps.insert(plan.steps.end(), list.begin(), list.end());

@@ -75,8 +75,10 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next, co
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
   require(n_kept_ == nullptr || n_kept_ == next.n_past, "keeps rows by the number of tokens before the step");
   MegaPlan plan = {};
-  plan.n_phases = last_phase() + 2;  // the sampler's second step is a separate phase
+  // The sampler's second step is a separate phase; of ranks, both are.
+  plan.n_phases = last_phase() + (n_ranks_ > 1 ? 3 : 2);
   plan.n_mailboxes = plan_mailboxes();
+  plan.n_words = n_ranks_ > 1 ? sums_words() + n_ranks_ + 1 : 0;
   plan.has_timeline = target_.has_timeline;
   StepLists lists = assign(n_blocks);
   add_sampler(sample, next, budget, plan, lists);

@@ -40,7 +40,9 @@ std::string to_string(const Task& task) {
   const char* const from[] = {"", " of rms_norm", " of codes", " of gated_rms_norm", " of codes of gated_rms_norm"};
   const Linear& op = task.product.op;
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)],
-             task.product.up ? ", gated" : "", op.add ? " + y" : "", task.product.kept_stride > 0 ? ", kept" : "");
+             task.product.up ? ", gated" : "", op.add ? " + y" : "",
+             task.product.rows_of == RowsOf::kShares ? ", of all ranks" : "",
+             task.product.kept_stride > 0 ? ", kept" : "");
 }
 
 std::string to_string(const MegaPlan& plan) {

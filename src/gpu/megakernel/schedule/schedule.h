@@ -4,7 +4,8 @@
 //
 // Fusion: a norm joins the products that read its result. An activation joins the products whose results it reads. The
 // inputs of a recurrence or an attention are prepared inside it. The router's choice joins the products of experts. A
-// copy into a ring joins the products that compute the row. Every other op becomes a node. A node gets the earliest
+// copy into a ring joins the products that compute the row. An exchange between ranks joins the product that makes the
+// exchanged values. Every other op becomes a node. A node gets the earliest
 // phase that its reads and writes, as address ranges, allow. The tasks of a phase share the blocks in proportion to
 // their bytes.
 #pragma once
@@ -29,6 +30,7 @@ struct MegaPlan {
   std::vector<int32_t> stream_counts;  // [blocks], or empty
   int n_steps, n_phases, n_streams;
   int n_mailboxes;
+  int n_words;  // of MegaRanks; 0: the model is on one device
   MegaMemory memory;
   bool is_in_parts;   // weight chunks are copied in parts
   bool has_timeline;  // the kernel time-stamps its steps
@@ -65,6 +67,8 @@ class Schedule final : public lb::Stream {
   void run(const AttentionPrepare& op);
   void run(const Attention& op);
   void run(const CopyRows& op);
+  void run(const AllReduce& op);
+  void run(const AllGather& op);
   void run(const DeltaInputs& op);
   void run(const GatedDelta& op);
   void run_fused(const RmsNorm& op, const LinearGroup& readers);
@@ -104,10 +108,13 @@ class Schedule final : public lb::Stream {
   static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
   static bool conflict(const Node& before, const Node& after);
   void add(Node node);
+  Node take_rows(const float* y, long n, int n_ranks);
   void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
   // compile.cpp
   Kernel kernel() const;
   int last_phase() const;
+  // ranks.cpp
+  int sums_words() const;
   // mailboxes.cpp
   int writer_of(const void* at, int before) const;
   const void* made_at(const Node& node) const;
@@ -130,6 +137,8 @@ class Schedule final : public lb::Stream {
   const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for the results of an attention's splits
   const std::unique_ptr<Memory> acts_ = reserve(1);    // stands for act() of the chosen experts
   std::vector<Node> nodes_;
+  int n_ranks_ = 1;
+  int n_sums_ = 0;                   // products whose rows are shares
   const int32_t* n_kept_ = nullptr;  // counter that selects the ring row of kept rows; null: no row is kept
   // Ops deferred until their reader: the next product, GatedDelta, Attention.
   std::optional<RmsNorm> norm_;

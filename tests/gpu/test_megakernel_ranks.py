@@ -1,0 +1,144 @@
+"""Decode steps of a tensor split as one launch per rank: the logits and tokens of the split's graphs, the same bits on
+every rank.
+
+With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many as the machine has."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gpu_packs
+import numpy as np
+import numpy.typing as npt
+import pytest
+from drafts import SAMPLINGS
+from engines import largest_difference, open_engine, random_ids
+from lucebox import _engine, _kernels
+from lucebox._kernels.driver import delay_sim_device
+from lucebox.errors import UnsupportedError
+from reference.gguf_files import Shape, write_model
+from tolerances import tolerance
+
+VOCAB = 131
+HEADS = {"n_heads": 8, "n_kv_heads": 4, "head_dim": 64, "vocab": VOCAB, "ffn": 160}
+RECURRENT = {"recurrent": (True, False, True), "d_state": 64, "n_k_heads": 4, "n_v_heads": 8}
+QUANTISED = {"hidden": 256, "ffn": 1024, "n_heads": 8, "n_kv_heads": 4, "head_dim": 64, "vocab": 160}
+SHAPES = {
+    "qwen35": Shape("qwen35", n_layers=3, **RECURRENT, **HEADS),
+    "qwen3": Shape("qwen3", "Q8_0", n_layers=2, **QUANTISED),
+    "packed": Shape("qwen3", "Q4_K", n_layers=2, **QUANTISED),
+    "llama": Shape("llama", n_layers=2, tied=True, **HEADS),
+    "qwen3moe": Shape("qwen3moe", n_layers=2, **HEADS, expert_ffn=128, shared_ffn=128),
+}
+EXACT = tolerance("logits", "f32_device")
+F32 = npt.NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=gpu_packs.MEGAKERNELS)
+def packs(request: pytest.FixtureRequest, pack_folder: Path) -> list[_engine.gpu.Pack]:
+    """The pack on up to four devices, with one kind of megakernel."""
+    return gpu_packs.with_megakernels_on_devices(pack_folder, request.param, 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@cache
+def written(folder: Path, name: str) -> Path:
+    return write_model(folder / f"{name}.gguf", SHAPES[name])
+
+
+def open_split(packs: list[_engine.gpu.Pack], path: Path, way: str, n: int = 2, **options: Any) -> _engine.Engine:
+    if n > len(packs):
+        pytest.skip(f"{len(packs)} devices are here")
+    return open_engine(path, pack=packs[0], others=packs[1:n], **{"split": "tensor", "decode_path": way, **options})
+
+
+def write(engine: _engine.Engine, prompt: list[int], n: int, **sampling: Any) -> tuple[list[int], F32, str]:
+    """The prompt and n tokens, the logits before each but the first, and the session's path."""
+    session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], **sampling)
+    ids, logits = list(prompt), []
+    sampler.set_prompt(np.array(ids, np.int32))
+    for i in range(n):
+        session.sync(np.array(ids, np.int32))
+        if i > 0:
+            ranks = _kernels.SessionProbe(session).rank_logits()
+            assert all(np.array_equal(rank, ranks[0]) for rank in ranks)
+            logits.append(ranks[0])
+        ids.append(session.sample(sampler))
+    return ids, np.array(logits, np.float32), session.decode_path.split("_")[0]
+
+
+def check_against_graphs(
+    packs: list[_engine.gpu.Pack], path: Path, limit: float, n: int = 2, sampling: str = "greedy", **options: Any
+) -> None:
+    prompt = random_ids(20, 131).tolist()
+    graph, mega = (
+        write(open_split(packs, path, way, n, **options), prompt, 6, **SAMPLINGS[sampling])
+        for way in ("graph", "megakernel")
+    )
+    assert (graph[2], mega[2]) == ("graph", "megakernel")
+    assert graph[0] == mega[0]
+    assert largest_difference(graph[1], mega[1]) < limit
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "drawn"])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+def test_recurrent(packs: list[_engine.gpu.Pack], folder: Path, n: int, sampling: str) -> None:
+    check_against_graphs(packs, written(folder, "qwen35"), EXACT, n, sampling)
+
+
+@pytest.mark.slow  # 3 s each; every day, test_recurrent
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_families(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
+    check_against_graphs(packs, written(folder, family), EXACT, activations="int8")
+
+
+def test_k_quants(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    limit = tolerance("logits", "half_device")
+    check_against_graphs(packs, written(folder, "packed"), limit, activations="int8", kv="f16")
+
+
+@pytest.mark.slow  # 3 s
+def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    check_against_graphs(packs, written(folder, "qwen35"), EXACT, split="3,1")
+
+
+def test_two_sessions_in_turn(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """Launches of both are in one order on every rank, and a token that is dropped is never taken."""
+    engine = open_split(packs, written(folder, "qwen35"), "megakernel")
+    prompts = [random_ids(n, VOCAB, n).tolist() for n in (9, 14)]
+    expected = [write(engine, prompt, 6)[0] for prompt in prompts]
+    sessions = [_engine.Session(engine) for _ in prompts]
+    texts = [list(prompt) for prompt in prompts]
+    samplers = [_engine.Sampler(VOCAB) for _ in prompts]
+    for step in range(6):
+        for i, (session, ids) in enumerate(zip(sessions, texts, strict=True)):
+            session.sync(np.array(ids, np.int32))
+            if step == 3:
+                samplers[i] = _engine.Sampler(VOCAB)  # another sampler drops what the first has chosen ahead
+            ids.append(session.sample(samplers[i]))
+    assert texts == expected
+
+
+def test_a_late_rank_changes_nothing(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    if packs[0].target != "sim":
+        pytest.skip("only the simulator delays a device")
+    engine = open_split(packs, written(folder, "qwen35"), "megakernel")
+    prompt = random_ids(12, VOCAB).tolist()
+    expected = write(engine, prompt, 4)
+    delay_sim_device(packs[1].device.index, 0.1)
+    late = write(engine, prompt, 4)
+    assert late[0] == expected[0] and np.array_equal(late[1], expected[1])
+
+
+def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    engine = open_split(packs, written(folder, "qwen35"), "megakernel", link="host")
+    with pytest.raises(UnsupportedError, match=r"a graph decodes, because values go through host memory\. Use auto"):
+        _engine.Session(engine)
+    with pytest.raises(UnsupportedError, match="takes no mixture of experts that is split by tensors"):
+        open_split(packs, written(folder, "qwen3moe"), "megakernel")
