@@ -44,7 +44,8 @@ struct RowEpilogue {
   float* y;              // [n_out] plain y, or null; if y is kept, in row 0 of the ring
   uint32_t kept_mask, kept_stride;
   RowsOf rows_of;
-  int peers_at;
+  int first_logit;  // of the block, among the logits of all ranks
+  ShareWords shares;
 
   LB_DEVICE RowEpilogue(const ProductTask& p, int part, const PhaseWait& wait)
       : n_out(p.op.n_out),
@@ -61,7 +62,8 @@ struct RowEpilogue {
         kept_mask(p.kept_mask),
         kept_stride(p.kept_stride),
         rows_of(p.rows_of),
-        peers_at(p.peers_at) {
+        first_logit(p.peers_at + begin) {
+    if (has_shares()) shares = ShareWords(p);
     Mailbox* mailboxes = mega_state().mailboxes;
     to = p.y_mailbox < 0 ? nullptr : mailboxes + p.y_mailbox;
     added = p.add_mailbox.at < 0 ? nullptr : mailboxes + p.add_mailbox.at;
@@ -109,10 +111,8 @@ struct RowEpilogue {
   LB_DEVICE bool has_shares() const { return kTakesRanks && rows_of == RowsOf::kShares; }
   LB_DEVICE bool has_logits_of_ranks() const { return kTakesRanks && rows_of == RowsOf::kLogits; }
   // A thread sends the shares of its rows before it waits for any.
-  LB_DEVICE void send(int row, float share) const { send_share(peers_at, n_out, begin + row, share, tag); }
-  LB_DEVICE float await_sum(int row, const PhaseWait& wait) const {
-    return await_shares(peers_at, n_out, begin + row, tag, wait);
-  }
+  LB_DEVICE void send(int row, float share) const { shares.send(begin + row, share, tag); }
+  LB_DEVICE float await_sum(int row, const PhaseWait& wait) const { return shares.await_sum(begin + row, tag, wait); }
 
   LB_DEVICE void write(const RowDestination& to, float result) const {
     write_value(to.mailbox, result, tag);

@@ -166,7 +166,7 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
         const float y = added + epilogue.plain_added(own) + product;
         epilogue.write(to, y);
         if (epilogue.has_logits_of_ranks()) {
-          send_logit(epilogue.peers_at + epilogue.begin + own, y);
+          send_logit(epilogue.first_logit + own, y);
           system_fence();
         }
       }

@@ -34,27 +34,50 @@ LB_DEVICE Mailbox await_word(const Mailbox* from, uint32_t tag, const PhaseWait&
   return word;
 }
 
-// Sends the share of a row to all ranks, the own one included. at: the first word of the ranks' shares.
-LB_DEVICE void send_share(int at, int n_out, int row, float share, uint32_t tag) {
-  const MegaRanks& ranks = *mega_state().ranks;
-  const int to = at + shares_at(0, ranks.n, ranks.rank, n_out) + row;
-  LB_UNROLL_BY(1)
-  for (int i = 1; i <= ranks.n; ++i)
-    store_relaxed_system(ranks.words[(ranks.rank + i) % ranks.n] + to, mailbox_of(share, tag));
-}
+// The words of a product's shares: [ranks, n_out] of each rank. Addresses are loaded before the sums are there.
+struct ShareWords {
+  const MegaRanks* ranks = nullptr;
+  Mailbox *own = nullptr, *next = nullptr;  // of this rank and of the next one
+  int rank = 0, n = 0, at = 0, n_out = 0;
 
-// The sum of a row's shares, in the order of the ranks.
-LB_DEVICE float await_shares(int at, int n_out, int row, uint32_t tag, const PhaseWait& wait) {
-  const MegaRanks& ranks = *mega_state().ranks;
-  const Mailbox* from = ranks.words[ranks.rank] + at + row;
-  float sum = 0;
-  LB_UNROLL_BY(1)
-  for (int rank = 0; rank < ranks.n; ++rank) {
-    const float share = value_in(await_word(from + shares_at(0, ranks.n, rank, n_out), tag, wait));
-    sum = rank == 0 ? share : sum + share;
+  LB_DEVICE ShareWords() = default;
+  LB_DEVICE explicit ShareWords(const ProductTask& p) : ranks(mega_state().ranks), at(p.peers_at), n_out(p.op.n_out) {
+    rank = ranks->rank;
+    n = ranks->n;
+    own = ranks->words[rank] + at;
+    next = words_of(1);
   }
-  return sum;
-}
+  // Sends a row's share to all ranks, this one included.
+  LB_DEVICE void send(int row, float share, uint32_t tag) const {
+    const int to = shares_at(0, n, rank, n_out) + row;
+    const Mailbox word = mailbox_of(share, tag);
+    store_relaxed_system(next + to, word);
+    store_relaxed_system(own + to, word);
+    LB_UNROLL_BY(1)
+    for (int i = 2; i < n; ++i) store_relaxed_system(words_of(i) + to, word);
+  }
+  // The sum of a row's shares, in the order of the ranks.
+  LB_DEVICE float await_sum(int row, uint32_t tag, const PhaseWait& wait) const {
+    float sum = 0;
+    LB_UNROLL_BY(1)
+    for (int first = 0; first < n; first += 2) {
+      const bool has_second = first + 1 < n;
+      const Mailbox* from = own + shares_at(0, n, first, n_out) + row;
+      Mailbox one = 0, other = mailbox_of(0u, tag);
+      wait_for_peer(wait, [&] {
+        one = load_relaxed_system(from);
+        if (has_second) other = load_relaxed_system(from + n_out);
+        return uint32_t(one >> 32) == tag && uint32_t(other >> 32) == tag;
+      });
+      sum = first == 0 ? value_in(one) : sum + value_in(one);
+      if (has_second) sum += value_in(other);
+    }
+    return sum;
+  }
+
+ private:
+  LB_DEVICE Mailbox* words_of(int ranks_later) const { return ranks->words[(rank + ranks_later) % n] + at; }
+};
 
 // Stores a logit in the memory of all peers. Call system_fence() before the block arrives.
 LB_DEVICE void send_logit(int at, float logit) {

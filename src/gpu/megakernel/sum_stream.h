@@ -98,8 +98,7 @@ LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const Pha
       } else {
         const float y = added + epilogue.plain_added(pass + own) + factor * sum;
         epilogue.write(to, y);
-        if (epilogue.has_logits_of_ranks() && row < rows)
-          send_logit(epilogue.peers_at + epilogue.begin + pass + row, y);
+        if (epilogue.has_logits_of_ranks() && row < rows) send_logit(epilogue.first_logit + pass + row, y);
         if (has_best && row < rows) best = larger(best, key_of(y, y, epilogue.begin + pass + row));
       }
     }
