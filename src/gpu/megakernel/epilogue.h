@@ -112,7 +112,14 @@ struct RowEpilogue {
   LB_DEVICE bool has_logits_of_ranks() const { return kTakesRanks && rows_of == RowsOf::kLogits; }
   // A thread sends the shares of its rows before it waits for any.
   LB_DEVICE void send(int row, float share) const { shares.send(begin + row, share, tag); }
-  LB_DEVICE float await_sum(int row, const PhaseWait& wait) const { return shares.await_sum(begin + row, tag, wait); }
+  // The sums over the ranks. rows: of the block
+  template <int kRows>
+  LB_DEVICE void await_sums(const int (&rows)[kRows], const PhaseWait& wait, float (&sums)[kRows]) const {
+    int at[kRows];
+    LB_UNROLL
+    for (int k = 0; k < kRows; ++k) at[k] = begin + rows[k];
+    shares.await_sums(at, tag, wait, sums);
+  }
 
   LB_DEVICE void write(const RowDestination& to, float result) const {
     write_value(to.mailbox, result, tag);

@@ -157,13 +157,13 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
       if (n_matrices > 1) {
         epilogue.write_gated(to, sum, RowSumsReader(epilogue, sums, 1, thread_id()).total(), factor);
       } else {
-        float product = factor * sum;
+        float product[] = {factor * sum};
         if (epilogue.has_shares()) {
-          epilogue.send(own, product);
-          product = epilogue.await_sum(own, wait);
+          epilogue.send(own, product[0]);
+          epilogue.await_sums<1>({own}, wait, product);
         }
         const float added = epilogue.await_added(own, loaded, wait, [] { return false; });
-        const float y = added + epilogue.plain_added(own) + product;
+        const float y = added + epilogue.plain_added(own) + product[0];
         epilogue.write(to, y);
         if (epilogue.has_logits_of_ranks()) {
           send_logit(epilogue.first_logit + own, y);

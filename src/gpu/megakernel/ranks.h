@@ -56,23 +56,32 @@ struct ShareWords {
     LB_UNROLL_BY(1)
     for (int i = 2; i < n; ++i) store_relaxed_system(words_of(i) + to, word);
   }
-  // The sum of a row's shares, in the order of the ranks.
-  LB_DEVICE float await_sum(int row, uint32_t tag, const PhaseWait& wait) const {
-    float sum = 0;
+  // The sums of some rows' shares, in the order of the ranks. Rows and two ranks are loaded together.
+  template <int kRows>
+  LB_DEVICE void await_sums(const int (&rows)[kRows], uint32_t tag, const PhaseWait& wait, float (&sums)[kRows]) const {
     LB_UNROLL_BY(1)
     for (int first = 0; first < n; first += 2) {
       const bool has_second = first + 1 < n;
-      const Mailbox* from = own + shares_at(0, n, first, n_out) + row;
-      Mailbox one = 0, other = mailbox_of(0u, tag);
+      const Mailbox* from = own + shares_at(0, n, first, n_out);
+      Mailbox words[kRows][2];
       wait_for_peer(wait, [&] {
-        one = load_relaxed_system(from);
-        if (has_second) other = load_relaxed_system(from + n_out);
-        return uint32_t(one >> 32) == tag && uint32_t(other >> 32) == tag;
+        uint32_t differs = 0;
+        LB_UNROLL
+        for (int k = 0; k < kRows; ++k) {
+          words[k][0] = load_relaxed_system(from + rows[k]);
+          words[k][1] = has_second ? load_relaxed_system(from + n_out + rows[k]) : mailbox_of(0u, tag);
+        }
+        LB_UNROLL
+        for (int k = 0; k < kRows; ++k)
+          differs |= (uint32_t(words[k][0] >> 32) ^ tag) | (uint32_t(words[k][1] >> 32) ^ tag);
+        return differs == 0;
       });
-      sum = first == 0 ? value_in(one) : sum + value_in(one);
-      if (has_second) sum += value_in(other);
+      LB_UNROLL
+      for (int k = 0; k < kRows; ++k) {
+        sums[k] = first == 0 ? value_in(words[k][0]) : sums[k] + value_in(words[k][0]);
+        if (has_second) sums[k] += value_in(words[k][1]);
+      }
     }
-    return sum;
   }
 
  private:

@@ -49,15 +49,29 @@ LB_DEVICE SumStream& mega_sums() {
   return *reinterpret_cast<SumStream*>(shared + kMegaSumsAt);
 }
 
-// Adds up the ranks' shares of a pass of rows, all of which this rank has sent.
-LB_DEVICE void add_shares(const RowEpilogue& epilogue, int pass, int rows, const PhaseWait& wait) {
+// Adds up the ranks' shares of the block's rows, all of which this rank has sent: waiting after each pass would take
+// the link's latency twice.
+LB_DEVICE void add_shares(const RowEpilogue& epilogue, const PhaseWait& wait) {
+  constexpr int kAtOnce = 2;
   LB_UNROLL_BY(1)
-  for (int first = 0; first < rows; first += 32) {
-    const int row = first + lane(), own = pass + min(row, rows - 1);
-    const Mailbox loaded = epilogue.load_added(own);
-    const float sum = epilogue.await_sum(own, wait);
-    const float added = epilogue.await_added(own, loaded, wait, [&] { return wait.has_timed_out(); });
-    epilogue.write(epilogue.destination_of(pass + row, row < rows), added + epilogue.plain_added(own) + sum);
+  for (int first = 0; first < epilogue.n_rows; first += 32 * kAtOnce) {
+    int rows[kAtOnce];
+    Mailbox loaded[kAtOnce];
+    RowDestination to[kAtOnce];
+    LB_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int row = first + 32 * k + lane();
+      rows[k] = min(row, epilogue.n_rows - 1);
+      loaded[k] = epilogue.load_added(rows[k]);
+      to[k] = epilogue.destination_of(row, row < epilogue.n_rows);
+    }
+    float sums[kAtOnce];
+    epilogue.await_sums(rows, wait, sums);
+    LB_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const float added = epilogue.await_added(rows[k], loaded[k], wait, [&] { return wait.has_timed_out(); });
+      epilogue.write(to[k], added + epilogue.plain_added(rows[k]) + sums[k]);
+    }
   }
 }
 
@@ -102,10 +116,10 @@ LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const Pha
         if (has_best && row < rows) best = larger(best, key_of(y, y, epilogue.begin + pass + row));
       }
     }
-    if (!kIsGated && epilogue.has_shares()) add_shares(epilogue, pass, rows, wait);
     barrier_arrive(stream.empty + n % 2);
     ++n;
   }
+  if (!kIsGated && epilogue.has_shares()) add_shares(epilogue, wait);
   return true;
 }
 

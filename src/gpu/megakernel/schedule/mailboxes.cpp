@@ -206,6 +206,8 @@ void Schedule::MailboxPlan::drop_writes() {
     ProductTask& p = *product_of(node.task);
     p.y_mailbox = is_read[i] ? at[i] : -1;
     p.writes_y = i + 1 == n || is_plain_too[i] || node.kept != nullptr;
+    // Such a product counts as finished before its sums are there.
+    require(p.rows_of != RowsOf::kShares || !is_plain_too[i], "takes sums over ranks that travel in mailboxes");
     if (!p.writes_y) drop(node.writes, p.op.y);
     if (node.kept == nullptr) continue;
     require(i + 1 < n && !is_plain_too[i], "keeps only values that travel in mailboxes");
