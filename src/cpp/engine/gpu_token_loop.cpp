@@ -205,6 +205,12 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
                           {&ring->allowed, &ring->ended, &b.start->keep_going});
 }
 
+// What the ranks' megakernels exchange in pinned host memory, where devices cannot reach each other; else null.
+struct StagedWords {
+  std::array<gpu::Mailbox*, kMaxRanks> words = {};
+  float* logits = nullptr;
+};
+
 class GpuTokenLoop : public TokenLoop {
  public:
   GpuTokenLoop(const Engine& engine, SequenceState& state, int shard, std::span<const StepRing> rings)
@@ -386,18 +392,20 @@ class GpuTokenLoop : public TokenLoop {
   // Why this rank's launches cannot run beside another's; empty if they can.
   std::string refuses_mega(const GpuTokenLoop& beside) const {
     if (!has_mega()) return cat(", because device ", shard_, " decodes by one", why_graph_);
-    if (engine_.ranks()->path() != LinkPath::kPeer) return ", because values go through host memory";
     return mega_->matches(*beside.mega_) ? "" : ", because the devices have different numbers of multiprocessors";
   }
-  void join_mega(std::span<const std::unique_ptr<GpuTokenLoop>> loops) {
-    gpu::MegaRanks ranks = {.words = {}, .logits = {}, .rank = shard_, .n = static_cast<int>(loops.size())};
+  void join_mega(std::span<const std::unique_ptr<GpuTokenLoop>> loops, const StagedWords& staged) {
+    gpu::MegaRanks ranks = {
+        .words = {}, .logits = {}, .staged_logits = staged.logits, .rank = shard_, .n = static_cast<int>(loops.size())};
     for (int i = 0; i < ranks.n; ++i) {
-      ranks.words[i] = loops[i]->mega_->words();
+      ranks.words[i] = staged.words[i] != nullptr ? staged.words[i] : loops[i]->mega_->words();
       ranks.logits[i] = loops[i]->buffers_.logits;
       max_mega_tokens_ = std::min(max_mega_tokens_, loops[i]->max_mega_tokens_);
     }
     mega_->join(ranks);
   }
+  int n_words() const { return mega_->n_words(); }
+  const gpu::Device& device() const { return stream_.pack().device(); }
   // Call when no launch runs: from now on steps are graphs.
   void leave_mega(const std::string& why) {
     mega_.reset();
@@ -754,7 +762,21 @@ class RankLoops final : public TokenLoop {
       for (const auto& each : loops_) each->leave_mega(why);
       return;
     }
-    for (const auto& loop : loops_) loop->join_mega(loops_);
+    StagedWords staged;
+    if (engine_.ranks()->path() == LinkPath::kHost) {
+      const int n_words = last().n_words(), vocab = engine_.model().info().vocab;
+      const auto carve = [&](Carver& carver) {
+        for (size_t i = 0; i < loops_.size(); ++i) staged.words[i] = carver.take<gpu::Mailbox>(n_words);
+        staged.logits = carver.take<float>(vocab);
+      };
+      Carver counter;
+      carve(counter);
+      staged_.emplace(last().device(), counter.used(), gpu::Buffer::Kind::kPinned);
+      std::ranges::fill(std::span(staged_->data(), staged_->size()), std::byte{});
+      Carver carver(std::span(staged_->data(), staged_->size()));
+      carve(carver);
+    }
+    for (const auto& loop : loops_) loop->join_mega(loops_, staged);
   }
 
   // Whether the ranks' launches ended at token n although more were requested.
@@ -791,6 +813,7 @@ class RankLoops final : public TokenLoop {
   int n_failures_;                                    // Engine::n_rank_failures() that the tokens to take belong to
   std::vector<std::unique_ptr<GpuTokenLoop>> loops_;  // [ranks]
   std::vector<float*> logits_;                        // [ranks]
+  std::optional<gpu::Buffer> staged_;                 // StagedWords
 };
 
 }  // namespace

@@ -70,6 +70,7 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_to
              .ranks = to.ranks,
              .times = to.times};
   words_ = to.words;
+  n_words_ = plan.n_words;
   ranks_ = to.ranks;
 }
 

@@ -48,6 +48,7 @@ class MegaSteps {
 
   // Of a rank: the words of this plan, which peers fill; and those of all ranks. Call join() before the first step.
   gpu::Mailbox* words() const { return words_; }
+  int n_words() const { return n_words_; }
   void join(const gpu::MegaRanks& ranks);
   // Whether the ranks' launches can run together: they have the same phases, on grids of the same size.
   bool matches(const MegaSteps& other) const {
@@ -70,6 +71,7 @@ class MegaSteps {
   std::unique_ptr<Memory> memory_;
   gpu::Mega params_ = {};
   gpu::Mailbox* words_ = nullptr;
+  int n_words_ = 0;
   gpu::MegaRanks* ranks_ = nullptr;
   uint32_t n_requested_ = 0;  // tokens
   uint32_t n_before_ = 0;     // tokens before the last launch

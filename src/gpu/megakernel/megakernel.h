@@ -20,12 +20,13 @@
 
 namespace lb::gpu {
 
-// The sampler's first step, on the logits that this block has just computed.
+// The sampler's first step, on the logits that this block has just computed, or on its part of all ranks' logits.
 LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   work.begin = part * p.rows_each + min(part, p.more);
   work.end = min(work.begin + p.rows_each + (part < p.more ? 1 : 0), p.sample.op.vocab);
+  if (has_ranks(p)) await_logits(p, work.begin, work.end, wait);
   adjust(work);
   if (asks_for_likeliest(work.options) && thread_id() == 0)
     send_best(p, work.row(SampleRow::kBest)[block_id()], wait.tag);
@@ -42,7 +43,7 @@ LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
 LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token,
                         const PhaseWait& wait) {
   bool keep_going = int32_t(allowed - before.n_written) > 1;
-  if (kTakesRanks && p.flags_at >= 0 && lane() == 0) keep_going = agreed(p, keep_going, wait);
+  if (has_ranks(p) && lane() == 0) keep_going = agreed(p, keep_going, wait);
   if (p.budget.keep_going != nullptr && lane() == 0) *p.budget.keep_going = keep_going ? 1 : 0;
   move_on(p.next, before, token);
   return keep_going;
@@ -151,15 +152,12 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
         });
       break;
     case TaskKind::kAdjust:
-      if (kTakesRanks && task.sample.flags_at >= 0) {
-        await_logits(task.sample, wait);
-        adjust_logits(task.sample, part, pool, wait);
-        break;
+      if (!has_ranks(task.sample)) {
+        wait.mark_ready();
+        if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
+          break;  // the epilogue warp has already sent the likeliest token
+        Weights::wait_until_finished(cursor);
       }
-      wait.mark_ready();
-      if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
-        break;  // the epilogue warp has already sent the likeliest token
-      Weights::wait_until_finished(cursor);
       adjust_logits(task.sample, part, pool, wait);
       break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;

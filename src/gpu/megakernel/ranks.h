@@ -8,7 +8,9 @@
 namespace lb::gpu {
 
 inline constexpr bool kTakesRanks = !kHasScalarRegisters;  // they would spill
-inline constexpr int kPollsPerLook = 64;                   // at the clock
+LB_DEVICE bool has_ranks(const SampleTask& p) { return kTakesRanks && p.flags_at >= 0; }
+
+inline constexpr int kPollsPerLook = 64;  // at the clock
 
 // Calls is_there() until it is true or the time is over. Real time limits the wait: in the simulator, a peer's clock is
 // not this device's.
@@ -88,16 +90,20 @@ struct ShareWords {
   LB_DEVICE Mailbox* words_of(int ranks_later) const { return ranks->words[(rank + ranks_later) % n] + at; }
 };
 
-// Stores a logit in the memory of all peers. Call system_fence() before the block arrives.
+// Stores a logit for all peers. Call system_fence() before the block arrives.
 LB_DEVICE void send_logit(int at, float logit) {
   const MegaRanks& ranks = *mega_state().ranks;
+  if (ranks.staged_logits != nullptr) {
+    ranks.staged_logits[at] = logit;
+    return;
+  }
   LB_UNROLL_BY(1)
   for (int i = 1; i < ranks.n; ++i) ranks.logits[(ranks.rank + i) % ranks.n][at] = logit;
 }
 
 // Waits until all ranks have stored all logits. A block arrives after its own; block 0 tells the peers once all blocks
-// have.
-LB_DEVICE void await_logits(const SampleTask& p, const PhaseWait& wait) {
+// have. Then copies the logits [begin, end) from host memory, if they are there.
+LB_DEVICE void await_logits(const SampleTask& p, int begin, int end, const PhaseWait& wait) {
   const MegaRanks& ranks = *mega_state().ranks;
   const auto flag = [&](int at_rank, int of) {
     return reinterpret_cast<uint32_t*>(ranks.words[at_rank] + p.flags_at + of);
@@ -107,6 +113,19 @@ LB_DEVICE void await_logits(const SampleTask& p, const PhaseWait& wait) {
   if (peer < ranks.n && peer != ranks.rank) {
     if (block_id() == 0) store_release_system(flag(peer, ranks.rank), wait.tag);
     wait_for_peer(wait, [&] { return load_acquire_system(flag(ranks.rank, peer)) == wait.tag; });
+  }
+  block_barrier();
+  if (ranks.staged_logits == nullptr) return;
+  constexpr int kInFlight = 4;
+  float* const to = ranks.logits[ranks.rank];
+  LB_UNROLL_BY(1)
+  for (int first = begin + thread_id(); first < end; first += kInFlight * n_threads()) {
+    float logits[kInFlight];
+    LB_UNROLL
+    for (int k = 0; k < kInFlight; ++k) logits[k] = ranks.staged_logits[min(first + k * n_threads(), end - 1)];
+    LB_UNROLL
+    for (int k = 0; k < kInFlight; ++k)
+      if (first + k * n_threads() < end) to[first + k * n_threads()] = logits[k];
   }
   block_barrier();
 }

@@ -91,12 +91,14 @@ enum class RowsOf : int32_t {
   kLogits,  // some of the logits, of which every rank needs all
 };
 
-// The memory of all ranks into which each one stores. Words are mailboxes that other devices fill: for each of
+// The memory of all ranks into which each one stores: device memory, or pinned host memory where devices cannot reach
+// each other. Words are mailboxes that other devices fill: for each of
 // kShareSets sets a vector of shares per rank, then a flag per rank whose logits are complete, then whether another
 // token follows.
 struct MegaRanks {
   Mailbox* words[kMaxRanks];  // [MegaPlan::n_words]
-  float* logits[kMaxRanks];   // [vocab]
+  float* logits[kMaxRanks];   // [vocab], always device memory
+  float* staged_logits;       // [vocab] of all ranks, in host memory; null: ranks store into each other's logits
   int rank, n;
 };
 // A rank sends a product's shares once it has all sums of the product before, for which every peer had to read all
