@@ -5,6 +5,7 @@ With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from drafts import SAMPLINGS
 from engines import largest_difference, open_engine, random_ids
 from lucebox import _engine, _kernels
 from lucebox._kernels.driver import delay_sim_device
-from lucebox.errors import UnsupportedError
+from lucebox._kernels.ops import hold_rank
+from lucebox.errors import DeviceError, UnsupportedError
 from reference.gguf_files import Shape, write_model
 from tolerances import tolerance
 
@@ -139,6 +141,31 @@ def test_a_late_rank_changes_nothing(packs: list[_engine.gpu.Pack], folder: Path
     delay_sim_device(packs[1].device.index, 0.1)
     late = write(engine, prompt, 4)
     assert late[0] == expected[0] and np.array_equal(late[1], expected[1])
+
+
+@pytest.mark.slow  # 8 s: each rank's launch waits for 2 s
+def test_a_rank_that_hangs(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """The request fails, and the next one is right: its steps are graphs."""
+    engine = open_split(packs, written(folder, "qwen35"), "megakernel")
+    prompt = random_ids(12, VOCAB).tolist()
+    expected = write(engine, prompt, 4)[0]
+    session, sampler, ids = _engine.Session(engine), _engine.Sampler(VOCAB), np.array(prompt, np.int32)
+    session.sync(ids)
+    ids = np.append(ids, np.int32(session.sample(sampler)))
+    with hold_rank(engine, 0) as held:
+        threading.Timer(3, held.release).start()
+        with pytest.raises(DeviceError, match="waited 2 s for the other blocks, or for another device, to finish"):
+            for _ in range(3):
+                session.sync(ids)
+                ids = np.append(ids, np.int32(session.sample(sampler)))
+    for again in (session, _engine.Session(engine)):
+        text = list(prompt)
+        for _ in range(4):
+            again.sync(np.array(text, np.int32))
+            text.append(again.sample(sampler))
+        assert text == expected
+    assert session.decode_path.startswith("graph, because a block of the megakernel waited")
+    assert again.decode_path.startswith("megakernel")
 
 
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
