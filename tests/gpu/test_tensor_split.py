@@ -263,8 +263,6 @@ def test_sums_go_through_host_memory_if_the_user_says_so(packs: list[_engine.gpu
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "tensor"}
-    with pytest.raises(UnsupportedError, match="the megakernel runs on one device only"):
-        open_engine(path, decode_path="megakernel", **both)
     with pytest.raises(InvalidRequestError, match="a device is named twice"):
         open_engine(path, pack=packs[0], others=packs[:1], split="tensor")
     with pytest.raises(InvalidRequestError, match=r"split = 3,1,1 has 3 shares for 2 devices .* Give one share for"):
