@@ -303,7 +303,7 @@ class GpuTokenLoop : public TokenLoop {
     if (uses_mega()) {
       mega_->step(started_);
     } else {
-      if (mega_) finish_launch();
+      finish_launch();
       replay(graph_, [&] {
         run_forward();
         run_choice();
@@ -361,7 +361,7 @@ class GpuTokenLoop : public TokenLoop {
   StepTimeline timeline() override { return uses_mega() ? mega_->timeline() : StepTimeline{}; }
   std::string name() const override {
     if (uses_mega()) return mega_->text();
-    if (mega_) return cat("graph, because it decodes faster after more than ", max_mega_tokens_, " tokens");
+    if (has_mega()) return cat("graph, because it decodes faster after more than ", max_mega_tokens_, " tokens");
     return graph_ || !why_graph_.empty() ? cat("graph", why_graph_) : "";
   }
 
@@ -376,19 +376,19 @@ class GpuTokenLoop : public TokenLoop {
     synchronize();
     taken_ = started_ = ring_->written;
     is_walking_ = false;
-    if (mega_) mega_->drop(taken_);
+    if (has_mega()) mega_->drop(taken_);
   }
 
   // --- megakernel launches of several ranks, which end together; the leader is the last rank
 
   // Whether the megakernel runs a step at this length.
-  bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
-  bool has_launch() const { return mega_ && mega_->is_running(); }
+  bool uses_mega() const { return has_mega() && state_.n_tokens() <= max_mega_tokens_; }
+  bool has_launch() const { return has_mega() && mega_->is_running(); }
   uint32_t n_taken() const { return taken_; }
   // MegaSteps::follow()
-  bool follow_launch(uint32_t n, const GpuTokenLoop& leader) { return mega_ && mega_->follow(n, *leader.mega_); }
+  bool follow_launch(uint32_t n, const GpuTokenLoop& leader) { return has_mega() && mega_->follow(n, *leader.mega_); }
   void launch_again() { mega_->launch_again(); }
-  bool has_mega() const { return mega_.has_value(); }
+  bool has_mega() const { return mega_ && !is_mega_off_; }
   // Why this rank's launches cannot run beside another's; empty if they can.
   std::string refuses_mega(const GpuTokenLoop& beside) const {
     if (!has_mega()) return cat(", because device ", shard_, " decodes by one", why_graph_);
@@ -406,20 +406,28 @@ class GpuTokenLoop : public TokenLoop {
   }
   int n_words() const { return mega_->n_words(); }
   const gpu::Device& device() const { return stream_.pack().device(); }
-  // Call when no launch runs: from now on steps are graphs.
-  void leave_mega(const std::string& why) {
-    mega_.reset();
+  // From now on steps are graphs. The launch's memory stays: a late peer may still store its words there.
+  void turn_off_mega(const std::string& why) {
+    is_mega_off_ = true;
     why_graph_ = why;
   }
   // A launch of another rank timed out, so this rank's does too.
   void lose_launch(const std::string& why) {
-    if (!mega_) return;
+    if (!has_mega()) return;
     try {
       synchronize();
     } catch (const StepLost&) {
     }
     taken_ = started_ = ring_->written;
-    leave_mega(why);
+    turn_off_mega(why);
+  }
+  // Waits for a launch that may still run, as the memory's release would.
+  void end_launch() noexcept {
+    if (!mega_) return;
+    try {
+      stream_.queue().synchronize();
+    } catch (const Error&) {  // the device is lost, and its launches with it
+    }
   }
   // Waits for token n, although another one may be next to be taken.
   void await_token(uint32_t n) { wait(n); }
@@ -566,12 +574,11 @@ class GpuTokenLoop : public TokenLoop {
     if (stuck_at == 0) return;
     ring_->report.stuck = 0;
     taken_ = started_ = ring_->written;
-    mega_.reset();
     const bool has_peers = engine_.is_split_by_tensors();
     const std::string what =
         cat("a block of the megakernel waited ", MegaSteps::kTimeoutNs / 1000000000, " s for the other blocks",
             has_peers ? ", or for another device," : "", " to finish the phase before phase ", stuck_at - 1);
-    why_graph_ = ", because " + what;
+    turn_off_mega(", because " + what);
     throw StepLost(has_peers ? ErrorCode::kDevice : ErrorCode::kInternal,
                    cat("[megakernel] ", what, has_peers ? "" : "; the schedule or the kernel is wrong",
                        ". The session is empty now and will decode with the graph"));
@@ -585,6 +592,7 @@ class GpuTokenLoop : public TokenLoop {
   std::unique_ptr<Recording> graph_, forward_;
   SampleOptions options_{};  // as on the device
   std::optional<MegaSteps> mega_;
+  bool is_mega_off_ = false;
   int max_mega_tokens_ = 0;
   std::string why_graph_;  // why the preferred megakernel is not used
   uint32_t started_ = 0, taken_ = 0;
@@ -659,6 +667,10 @@ class RankLoops final : public TokenLoop {
       logits_.push_back(loops_[i]->logits()[i]);
     }
     join_mega();
+  }
+  // Peers store into the memory of each rank, so all launches end before any memory is freed.
+  ~RankLoops() override {
+    for (const auto& loop : loops_) loop->end_launch();
   }
 
   void sample(const Sampler& sampler, std::span<const float> logits) override {
@@ -759,7 +771,7 @@ class RankLoops final : public TokenLoop {
       if (why.empty()) continue;
       LB_CHECK(engine_.options().decode_path != DecodePath::kMegakernel, kUnsupported,
                "decode_path = megakernel: a graph decodes", why, ". Use auto or graph");
-      for (const auto& each : loops_) each->leave_mega(why);
+      for (const auto& each : loops_) each->turn_off_mega(why);
       return;
     }
     StagedWords staged;
