@@ -49,7 +49,7 @@ def opened(packs: list[_engine.gpu.Pack], folder: Path, draft: str, n: int = 2, 
         pytest.skip(f"{len(packs)} devices are here")
     named = str(folder / "dflash.gguf") if draft == "dflash" else draft
     split = {"pack": packs[0], "others": packs[1:n], "split": "tensor", "decode_path": "graph"}
-    return open_engine(folder / "target.gguf", draft=named, **split, **options)
+    return open_engine(folder / "target.gguf", draft=named, **(split | options))
 
 
 def check_ranks(session: _engine.Session) -> None:
@@ -65,21 +65,24 @@ class RankWriter(Writer):
 
 @pytest.mark.slow  # 17 s; the tests below have the steps of one
 @pytest.mark.parametrize(
-    ("draft", "n_ranks"),
+    ("draft", "n_ranks", "path"),
     [
-        ("mtp", 2),
-        pytest.param("mtp", 3, marks=pytest.mark.slow),
-        pytest.param("dflash", 2, marks=pytest.mark.slow),
-        pytest.param("dflash+suffix", 3, marks=pytest.mark.slow),  # 6 s each
+        ("mtp", 2, "graph"),
+        ("mtp", 3, "graph"),
+        ("dflash", 2, "graph"),
+        ("dflash", 2, "megakernel"),  # its products keep the tapped rows
+        ("dflash+suffix", 3, "graph"),  # 6 s each
     ],
 )
 def test_draft_models_change_no_token(
-    packs: list[_engine.gpu.Pack], folder: Path, draft: str, n_ranks: int, seed: int
+    packs: list[_engine.gpu.Pack], pack_folder: Path, folder: Path, draft: str, n_ranks: int, path: str, seed: int
 ) -> None:
     """Trees that grow on every rank and drafts that run ahead, before and after plain steps."""
+    if path == "megakernel" and not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "megakernel_"):
+        pytest.skip("the pack has no megakernel")
     model, _, rest = draft.partition("+")
     wanted = str(folder / "dflash.gguf") + (f"+{rest}" if rest else "") if model == "dflash" else draft
-    engine = opened(packs, folder, wanted, n_ranks, draft_budget=12)
+    engine = opened(packs, folder, wanted, n_ranks, draft_budget=12, decode_path=path)
     prompt = random_ids(30, VOCAB, seed).tolist()
     plain = RankWriter(engine, prompt, False, **SAMPLINGS["drawn"])
     expected = plain.write(8)
