@@ -88,6 +88,7 @@ def check_against_graphs(
     assert largest_difference(graph[1], mega[1]) < limit
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("sampling", ["greedy", "drawn"])
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_recurrent(packs: list[_engine.gpu.Pack], folder: Path, n: int, sampling: str) -> None:
@@ -100,7 +101,8 @@ def test_families(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> N
     check_against_graphs(packs, written(folder, family), EXACT, activations="int8")
 
 
-@pytest.mark.parametrize("sampling", ["greedy", pytest.param("drawn", marks=pytest.mark.slow)])
+@pytest.mark.first_case
+@pytest.mark.parametrize("sampling", ["drawn", "greedy"])
 def test_through_host_memory(packs: list[_engine.gpu.Pack], folder: Path, sampling: str) -> None:
     check_against_graphs(packs, written(folder, "qwen35"), EXACT, sampling=sampling, link="host")
 
@@ -115,6 +117,7 @@ def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     check_against_graphs(packs, written(folder, "qwen35"), EXACT, split="3,1")
 
 
+@pytest.mark.slow  # 4 s
 def test_two_sessions_in_turn(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     """Launches of both are in one order on every rank, and a token that is dropped is never taken."""
     engine = open_split(packs, written(folder, "qwen35"), "megakernel")
@@ -132,6 +135,7 @@ def test_two_sessions_in_turn(packs: list[_engine.gpu.Pack], folder: Path) -> No
     assert texts == expected
 
 
+@pytest.mark.first_case
 def test_a_late_rank_changes_nothing(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     if packs[0].target != "sim":
         pytest.skip("only the simulator delays a device")
