@@ -139,6 +139,7 @@ def test_pipes_and_devices_in_caches(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 llm.load_session(kind)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "generation_config.json", "chat_template.jinja"])
 def test_a_pipe_in_a_model_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")

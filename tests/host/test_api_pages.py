@@ -49,11 +49,13 @@ def test_a_closed_llm_frees_its_engine_at_once() -> None:
         gc.enable()
 
 
+@pytest.mark.first_case
 def test_a_list_of_prompts(llm: LLM, alone: list[tuple[int, ...]]) -> None:
     answers = llm.generate(PROMPTS, max_tokens=N, ignore_eos=True)
     assert [answer.ids for answer in answers] == alone
 
 
+@pytest.mark.first_case
 def test_streams_that_take_turns_in_a_thread(llm: LLM, alone: list[tuple[int, ...]]) -> None:
     streams = [llm.generate(prompt, max_tokens=N, ignore_eos=True, stream=True) for prompt in PROMPTS]
     results: list[Generation] = []
@@ -68,6 +70,7 @@ def test_streams_that_take_turns_in_a_thread(llm: LLM, alone: list[tuple[int, ..
     assert sorted(result.ids for result in results) == sorted(alone)
 
 
+@pytest.mark.first_case
 def test_threads(llm: LLM, alone: list[tuple[int, ...]]) -> None:
     ids: dict[int, tuple[int, ...]] = {}
 

@@ -78,6 +78,7 @@ def test_a_drafter_that_does_not_fit_is_left_out(costs_files: dict[str, Path]) -
         LLM("tiny-hybrid", **(OPTIONS | {"memory_limit": need["none"] - 1}))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("drafter", ["dflash", "mtp", "suffix"])
 def test_the_default_writes_the_text_of_plain_decoding(only_pays: Callable[[str], None], drafter: str) -> None:
     """Greedy and sampled, with penalties and a stop string, over several requests of one session."""

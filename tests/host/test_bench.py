@@ -128,6 +128,7 @@ def test_peers_name_tests_as_measurements_do() -> None:
         assert bool(peer["tok_s"]) != bool(peer["ms"]) == peer["test"].startswith("b")
 
 
+@pytest.mark.slow  # 5 s: a process of benchmarks/
 def test_speculative_steps_are_measured_and_replayed(tmp_path: Path) -> None:
     script, file = BENCHMARKS / "speculation_gpu.py", tmp_path / "rows.csv"
     command = [sys.executable, str(script), "tiny-hybrid", "mtp", "-b", "3", "-n", "10", "--device", "cpu"]

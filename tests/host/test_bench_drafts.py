@@ -62,6 +62,7 @@ class Opener:
         self.n_open -= 1
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("at_most", [1, 2], ids=["in turn", "side by side"])
 def test_both_ways_write_the_same(prompts: list[tuple[str, Ids]], answers: list[list[int]], at_most: int) -> None:
     opener, heard = Opener(answers, at_most), []
@@ -90,6 +91,7 @@ def test_both_ways_write_the_same(prompts: list[tuple[str, Ids]], answers: list[
     assert report.plain_tok_s == pytest.approx(sum(run.plain_tok_s for run in report.runs) / 2)
 
 
+@pytest.mark.slow  # 1 s
 def test_sampled_texts_are_the_same_too(prompts: list[tuple[str, Ids]], answers: list[list[int]]) -> None:
     report = measure_drafts(Opener(answers), "suffix", prompts, suite="mine", max_tokens=TOKENS, temperature=0.7)
     assert [run.difference for run in report.runs] == [None, None]
@@ -107,7 +109,8 @@ class Lying(OracleSession):
         return token if self.n != 16 + 1 + 10 else 5  # the warm-up has 16
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.first_case
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_other_tokens_are_found_and_judged(
     prompts: list[tuple[str, Ids]], answers: list[list[int]], temperature: float
 ) -> None:

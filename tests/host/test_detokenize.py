@@ -21,7 +21,7 @@ def streamed(tokenizer: Tokenizer, ids: list[int], *, skip_special: bool) -> lis
     return [*map(decoder.push, ids), decoder.finish()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, BYTES.n_vocab - 1), max_size=40), st.booleans())
 def test_any_bytes(ids: list[int], skip: bool) -> None:
     whole = BYTES.decode(ids, skip_special=skip)
@@ -31,7 +31,7 @@ def test_any_bytes(ids: list[int], skip: bool) -> None:
         assert whole.startswith("".join(pieces[:n]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 151_935), max_size=30), st.booleans())
 def test_any_tokens_of_a_real_vocabulary(ids: list[int], skip: bool) -> None:
     tokenizer = vocab_tokenizer("qwen35")

@@ -105,6 +105,7 @@ def test_library_without_a_driver_in_it(tmp_path: Path) -> None:
     assert "libamdhip64.so.7 lacks hipInit, " in message and "Install ROCm 6 or newer" in message
 
 
+@pytest.mark.slow  # 3 s: compiles both stand-ins
 def test_drivers_of_another_age(tmp_path: Path) -> None:
     compile_drivers(tmp_path, "-DSTANDIN_OLD")
     message = error_of(tmp_path, "cuda")

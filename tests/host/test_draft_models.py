@@ -72,6 +72,7 @@ MASKS = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(target: Path, write: Write, isa: str, name: str) -> None:
     run(Pair(target, str(write(MASKS[name])), reference_of(MASKS[name]), isa=isa))

@@ -141,7 +141,8 @@ def expected_counts(n: int) -> DraftCounts:
     return DraftCounts(verifies, (N_RIGHT + 1) * verifies, accepted, tuple(by_length))
 
 
-@pytest.mark.parametrize("n", [2, 40, 41])
+@pytest.mark.first_case
+@pytest.mark.parametrize("n", [41, 40, 2])
 def test_a_generation_counts_its_drafts(llm: LLM, n: int) -> None:
     sampling = Sampling(max_tokens=n, ignore_eos=True)
     plain = llm.generate(PROMPT, sampling)
@@ -161,6 +162,7 @@ def test_a_generation_counts_its_drafts(llm: LLM, n: int) -> None:
             assert result.usage.tokens_per_step == n / (n - want.accepted_tokens)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n_prompt", [64, 65, 66, 129])
 @pytest.mark.parametrize("n", [2, 5, 9])
 def test_a_prompt_whose_last_append_has_one_row_counts_its_tree(n_prompt: int, n: int) -> None:

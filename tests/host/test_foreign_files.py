@@ -375,6 +375,7 @@ def vocabulary(data: Path, texts: Mapping[int, tuple[str, int]]) -> dict[str, An
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("token", "kind", "ends"),
     [

@@ -82,6 +82,7 @@ def test_vocabularies(part: int) -> None:
     assert 0 < n_refused < N_CASES // 3
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("part", range(3))
 def test_templates(part: int) -> None:
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "<think>\na</think>b"}]

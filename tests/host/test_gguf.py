@@ -140,6 +140,7 @@ def test_version_2_is_read(all_types: tuple[Path, dict[str, bytes]]) -> None:
     assert file.read_tensor("w.Q4_K") == content["w.Q4_K"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "models").rglob("*.gguf")), ids=lambda path: path.name)
 def test_shipped_models_read_as_by_the_gguf_package(path: Path) -> None:
     same_as_gguf_package(path)

@@ -33,7 +33,7 @@ def value(rng: random.Random, depth: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(i, marks=[pytest.mark.slow] if i > 5 else []) for i in range(20)]
+    "seed", [pytest.param(i, marks=[pytest.mark.slow] if i > 1 else []) for i in range(20)]
 )  # 0.6 s each
 def test_the_values_of_json(seed: int) -> None:
     rng = random.Random(seed)
@@ -91,6 +91,7 @@ def test_parts_of_strings_divide_no_escape(text: str, shift: int) -> None:
         assert load_json(data, "it") == expected
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["numbers", "escapes"])
 def test_other_threads_run_meanwhile(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own function holds the GIL for the whole text."""

@@ -57,8 +57,12 @@ WIDE_STATE = Shape(n_layers=3, recurrent=(True, True, False), n_k_heads=8, n_v_h
     ("shape", "options"),
     [
         (WIDE_CACHE, {"context": 1024, "kv": "f32", "threads": 1, "prefill_chunk": 64}),
-        (WIDE_CACHE, {"context": 2048, "kv": "f16", "threads": 2, "prefill_chunk": 128}),
-        (WIDE_CACHE, {"context": 2048, "kv": "q8_0/wht4", "threads": 1, "prefill_chunk": 64}),
+        pytest.param(
+            WIDE_CACHE, {"context": 2048, "kv": "f16", "threads": 2, "prefill_chunk": 128}, marks=pytest.mark.slow
+        ),  # 2 s
+        pytest.param(
+            WIDE_CACHE, {"context": 2048, "kv": "q8_0/wht4", "threads": 1, "prefill_chunk": 64}, marks=pytest.mark.slow
+        ),  # 3 s
         (WIDE_STATE, {"context": 256, "kv": "f16", "threads": 2, "prefill_chunk": 64}),
     ],
     ids=["cache", "narrow cache", "coded cache", "recurrent state"],

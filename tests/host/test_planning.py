@@ -174,6 +174,7 @@ def test_batch_invariant_on_a_card_without_kernels_for_exact_trees() -> None:
         plan_memory(TINY_HYBRID, board="RTX 2080 Ti", batch_invariant=True, draft="suffix")
 
 
+@pytest.mark.slow  # 4 s: a vocabulary of 248,320
 def test_exact_drafts_of_a_27b(tmp_path: Path) -> None:
     """With its whole vocabulary: 32 rows of a head of 248,320 outputs fit, though not beside a norm."""
     files = tmp_path / "27b.gguf", tmp_path / "27b-dflash.gguf"
@@ -252,7 +253,7 @@ def token_bytes(shape: synthetic.Shape, preset: str) -> int:
         ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3060", 360, 0.5),
         pytest.param("qwen35moe-35b-a3b", "Q4_K_M", "RTX 5070 Ti", 896, 0.7, marks=pytest.mark.slow),
         pytest.param("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3090", 936, 1, marks=pytest.mark.slow),
-        ("gpt-oss-20b", "Q8_0", "RTX 3060", 360, 0.95),
+        pytest.param("gpt-oss-20b", "Q8_0", "RTX 3060", 360, 0.95, marks=pytest.mark.slow),  # 2 s
         pytest.param("gpt-oss-20b", "Q8_0", "RTX 3090", 936, 1, marks=pytest.mark.slow),
     ],
 )
@@ -422,6 +423,7 @@ def test_sparse_attention_on_amd(tmp_path: Path) -> None:
                 plan_memory(TINY_HYBRID, **flags, **given)
 
 
+@pytest.mark.slow  # 3 s: a vocabulary of 248,320
 def test_a_27b_in_nvfp4_fits_a_card_of_32_gb(tmp_path: Path) -> None:
     """4.5 bits per weight and 32K tokens of q8_0: at most 18 GiB."""
     install(tmp_path / "pack", "sm_120", content=full_manifest("sm_120"))

@@ -94,12 +94,14 @@ def test_pages_that_are_shared_in_place_of_copied(model: Path) -> None:
     assert engine.n_free_pages == engine.n_pages
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("chunk", [1, 48, 100])
 def test_chunks_that_are_not_pages(model: Path, chunk: int) -> None:
     engine = open_engine(model, prefill_chunk=chunk, **FAST)
     assert max(replay(engine, PrefixCache(BIG), talk(chunk, 80, 600), 12)) > 128
 
 
+@pytest.mark.first_case
 def test_a_small_budget_changes_nothing_but_speed(model: Path) -> None:
     engine = open_engine(model, prefill_chunk=128, **FAST)
     session = _engine.Session(engine)
@@ -161,6 +163,7 @@ def test_a_boundary_is_a_place_to_go_on_from(model: Path) -> None:
     assert got.reused == 320
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("chunk, reused", [(64, 448), (256, 448), (512, 448)])
 def test_prompts_that_part(model: Path, chunk: int, reused: int) -> None:
     """The two newest append ends are after the shared part: the second prompt keeps a state where it leaves the first,

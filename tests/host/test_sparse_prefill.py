@@ -94,6 +94,7 @@ def test_bad_shares(share: Any) -> None:
             EngineOptions(**{name: share})
 
 
+@pytest.mark.slow  # 2 s: tests/host/test_quality.py runs the command every day
 def test_quality(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "sparse.csv"
     flags = ["--recall", "builtin", "--lengths", "1024", "--limit", "1", "--prefill-chunk", "128", "--csv", str(table)]

@@ -43,6 +43,7 @@ def test_other_options_have_other_files() -> None:
     assert opened(draft="none") == (None, None)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "damage",
     [
@@ -87,6 +88,7 @@ def test_what_drafts_showed_is_kept() -> None:
         assert llm.engine.draft_experience == both
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("wrong", [{"greedy": [1.0, 2.0]}, {"greedy": "x"}, {"sampled": None}, [], None, "x"])
 def test_a_damaged_experience_is_left_out(wrong: Any) -> None:
     file, costs = opened()

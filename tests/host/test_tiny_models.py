@@ -289,8 +289,12 @@ BY_TYPE = {
 }
 
 
+# All families share the products, so one is enough every day. 0.2 to 0.8 s each.
+LLAMA_DAILY = [name if name == "llama" else pytest.param(name, marks=pytest.mark.slow) for name in BY_TYPE]
+
+
 @pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
-@pytest.mark.parametrize("family", BY_TYPE)
+@pytest.mark.parametrize("family", LLAMA_DAILY)
 def test_every_tensor_type(written: Write, family: str, dtype: str) -> None:
     shape = replace(BY_TYPE[family], dtype=dtype)
     check(written(shape), shape.vocab, "auto")
@@ -298,11 +302,8 @@ def test_every_tensor_type(written: Write, family: str, dtype: str) -> None:
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
-@pytest.mark.parametrize(
-    "family", [name if name == "llama" else pytest.param(name, marks=pytest.mark.slow) for name in BY_TYPE]
-)
+@pytest.mark.parametrize("family", LLAMA_DAILY)
 def test_every_tensor_type_with_every_instruction_set(written: Write, family: str, dtype: str) -> None:
-    """All families share the products, so one is enough every day. 0.2 s each."""
     shape = replace(BY_TYPE[family], dtype=dtype)
     for isa in _engine.available_isas():
         check(written(shape), shape.vocab, isa)
@@ -551,6 +552,7 @@ def test_damaged_mixtures_are_refused(written: Write, tmp_path: Path, changes: d
 # --- the modes that round
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_1", "Q4_K"])
 @pytest.mark.parametrize("family", BY_TYPE)
 def test_int8_activations_stay_close(written: Write, family: str, dtype: str, isa: str) -> None:

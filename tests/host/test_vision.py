@@ -140,6 +140,7 @@ def test_a_checkpoint_has_its_tower(engine: _engine.Engine, folder: Path, checkp
         assert largest_difference(rows, expected) < tolerance("vision", "f32")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("prompt", IMAGES)
 @pytest.mark.parametrize("chunk", [7, pytest.param(64, marks=pytest.mark.slow)])  # 1 s
 def test_positions_are_those_of_transformers(folder: Path, golden: Golden, prompt: str, chunk: int) -> None:
@@ -392,6 +393,7 @@ def drawn(number: int) -> Image.Image:
     return image
 
 
+@pytest.mark.slow  # 2 s: 30 turns
 def test_a_long_conversation_computes_only_what_is_new(folder: Path) -> None:
     model = tiny_vl.MODEL
     messages: list[dict[str, Any]] = []
