@@ -228,14 +228,15 @@ def test_a_gate_that_only_small_trees_could_fuse(pack: Pack, tmp_path: Path, see
     assert drafted.rows == plain.rows[: len(drafted.rows)] and len(drafted.rows) >= len(sizes)
 
 
+@pytest.mark.slow  # 5 s each
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [
         ("attention", "BF16"),
-        pytest.param("hybrid", "Q8_0", marks=pytest.mark.slow),
-        pytest.param("halves", "Q4_K", marks=pytest.mark.slow),
-        pytest.param("wide", "Q8_0", marks=pytest.mark.slow),  # the kernel of many values adds large trees
-        pytest.param("mixture", "Q8_0", marks=pytest.mark.slow),
+        ("hybrid", "Q8_0"),
+        ("halves", "Q4_K"),
+        ("wide", "Q8_0"),  # the kernel of many values adds large trees
+        ("mixture", "Q8_0"),
     ],
 )
 def test_tensors_on_two_devices(pack_folder: Path, tmp_path: Path, model: str, dtype: str, seed: int) -> None:

@@ -55,6 +55,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthetic_model(tmp_path_factory.mktemp("models"), "qwen3-tiny", "Q8_0")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("rows, n_logits", [(1, 1), (19, 19), (5, 0)])
 def test_a_measured_append_is_an_append(pack: _engine.gpu.Pack, small: Path, rows: int, n_logits: int) -> None:
     ids = random_ids(3 + rows + 2, SHAPE.vocab)

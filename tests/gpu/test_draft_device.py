@@ -92,6 +92,7 @@ def test_no_token_changes(packs: list[_engine.gpu.Pack], folder: Path, draft: st
     assert one.session.draft_counts["verified"] > 0
 
 
+@pytest.mark.slow  # 3 s each
 @pytest.mark.parametrize("draft", [pytest.param("mtp", marks=pytest.mark.slow), "dflash"])  # 3 s each
 def test_plain_steps_leave_the_same_rows(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """Pages and rows of the draft model after steps, which hand over their tapped rows a page at a time."""

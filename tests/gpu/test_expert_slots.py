@@ -183,6 +183,7 @@ def test_drafts(pack: _engine.gpu.Pack, tmp_path: Path, budget: int, seed: int) 
     assert counts[0]["verified"] > 0
 
 
+@pytest.mark.slow  # 2 s
 def test_one_route_for_all_tokens(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
     """A router of zeros chooses the first experts, which are in the slots from the start."""
     shape = SHAPES["q8_0"]

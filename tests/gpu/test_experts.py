@@ -148,6 +148,7 @@ def test_gpt_oss_of_a_checkpoint(pack: _engine.gpu.Pack, data: Path, chunk: int)
     assert mean_kl(arrays["logits"][: len(ids)], rounded) < tolerance("kl", "int8")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["mixed", "fp8"])
 def test_checkpoints_of_few_bits(pack: _engine.gpu.Pack, tmp_path: Path, kind: str) -> None:
     """mixed: experts in NVFP4, attention in FP8, the head in BF16. A prompt's choices are grouped by expert."""
@@ -160,6 +161,7 @@ def test_checkpoints_of_few_bits(pack: _engine.gpu.Pack, tmp_path: Path, kind: s
         assert mean_kl(want, got) < tolerance("kl", "int8"), chunk
 
 
+@pytest.mark.slow  # 3 s
 def test_company_changes_no_bit_of_a_mixture(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
     """With batch_invariant, ten sequences in one pass."""
     sizes = {"hidden": 256, "n_heads": 4, "head_dim": 64, "expert_ffn": 256}

@@ -16,10 +16,15 @@ from tolerances import tolerance
 
 # Steps begin before the windows and the first range of rope are full, at 64 tokens, and end after.
 PROMPT, STEPS = 56, 14
+# Tests below and in test_tensor_split.py run what the others have.
+EVERYDAY = ("phi3_a", "mistral3_a", "gemma4_b")
 
 
-@pytest.mark.parametrize("way", ["steps", "prompt"])
-@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+@pytest.mark.parametrize("way", ["steps", pytest.param("prompt", marks=pytest.mark.slow)])  # steps begin with a prompt
+@pytest.mark.parametrize(
+    "name",
+    [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.slow) for name in OF_TRANSFORMERS],  # 2 s each
+)
 def test_logits(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, name: str, way: str) -> None:
     """GGUF in F32, and the checkpoint in BF16 with keys and values in F16, as users run it."""
     arrays = np.load(data / "tiny" / f"{name}.npz")
@@ -34,7 +39,7 @@ LLAMA = Shape("llama", n_layers=4, hidden=256, ffn=256, n_heads=4, head_dim=64, 
 IDS = [3, 1, 4, 1, 5]
 
 
-@pytest.mark.parametrize("way", ["megakernel", "auto"])
+@pytest.mark.parametrize("way", ["megakernel", pytest.param("auto", marks=pytest.mark.slow)])  # 2 s each
 def test_layers_without_position_embedding(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
     """In the graph and in the megakernel."""
     path = write(tmp_path / "model.gguf", metadata(LLAMA) | {"general.architecture": "smollm3"}, tensors(LLAMA))

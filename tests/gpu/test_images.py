@@ -66,16 +66,21 @@ def test_the_tower_on_the_device(pack: _engine.gpu.Pack, data: Path, shape: tupl
     assert largest_difference(on_device, on_cpu) < tolerance("vision", "f32_device")
 
 
-def test_features_are_those_of_transformers(pack: _engine.gpu.Pack, data: Path) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "files"),
+    [("p2", ("04",)), pytest.param("p1", ("02", "05"), marks=pytest.mark.slow)],  # 2 s an image
+)
+def test_features_are_those_of_transformers(
+    pack: _engine.gpu.Pack, data: Path, prompt: str, files: tuple[str, ...]
+) -> None:
     """With the default activations: K and V of patches in f16, products of 8 and 16 bits."""
     folder, engine = data / "tiny-vl", open_vision(pack, activations="int8", kv="f16")
     golden = np.load(folder / "golden.npz")
-    for prompt, files in (("p1", ("02", "05")), ("p2", ("04",))):
-        for k, name in enumerate(files):
-            rgb = np.asarray(Image.open(next((folder / "images").glob(f"{name}-*"))).convert("RGB"))
-            rows = engine.encode_image(name, rgb).rows
-            difference = np.sqrt(np.mean((rows - golden[f"{prompt}_features{k}"]) ** 2))
-            assert difference < tolerance("vision", "q8_0")
+    for k, name in enumerate(files):
+        rgb = np.asarray(Image.open(next((folder / "images").glob(f"{name}-*"))).convert("RGB"))
+        rows = engine.encode_image(name, rgb).rows
+        difference = np.sqrt(np.mean((rows - golden[f"{prompt}_features{k}"]) ** 2))
+        assert difference < tolerance("vision", "q8_0")
 
 
 def test_large_images_pass_in_chunks(pack: _engine.gpu.Pack) -> None:

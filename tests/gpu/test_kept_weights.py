@@ -92,6 +92,7 @@ OTHERS: dict[str, Callable[[Path, _engine.gpu.Pack], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_loads_read_the_file(pack: _engine.gpu.Pack, tmp_path: Path, name: str) -> None:
     path = write_model(tmp_path / "a.gguf", HYBRID)

@@ -387,7 +387,10 @@ def skinny_pack(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gp
     return gpu_packs.load(pack_folder, manifest)
 
 
-@pytest.mark.parametrize(("dtype", "rows", "n_in"), FEW_CASES)
+@pytest.mark.parametrize(
+    ("dtype", "rows", "n_in"),
+    [case if i % 3 == 0 else pytest.param(*case, marks=pytest.mark.slow) for i, case in enumerate(FEW_CASES)],
+)
 def test_few_rows_in_slices(skinny_pack: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
     """Split-K: several blocks share each sum and wait for each other; they reset their counter for the next product."""
     pack = skinny_pack

@@ -252,7 +252,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
 @pytest.mark.parametrize(
     ("dtype", "n_in", "block_rows", "chunk_bytes"),
     [
-        ("F16", 32, 512, 4096),
+        pytest.param("F16", 32, 512, 4096, marks=pytest.mark.slow),  # 5 s
         pytest.param("Q8_0", 32, 1024, 4352, marks=pytest.mark.slow),
         pytest.param("F16", 256, 512, 32768, marks=pytest.mark.slow),  # 2 s each
         pytest.param("F32", 2048, 64, 32768, marks=pytest.mark.slow),  # 6 s

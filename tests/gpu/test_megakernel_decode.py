@@ -117,6 +117,7 @@ def test_tokens_that_nobody_chose(pack: _engine.gpu.Pack, model: Path, way: str)
     assert decoder.decode(5) == fresh.decode(5)
 
 
+@pytest.mark.slow  # 2 s: sessions of tests/gpu/test_together.py take turns, too
 def test_sessions_take_turns(engine: _engine.Engine) -> None:
     """Each session has a step in flight while the other computes."""
     alone = [Decoder(engine, [n, 1]).decode(4) for n in (3, 8)]

@@ -57,6 +57,7 @@ def bytes_of_step(engine: _engine.Engine) -> int:
     return sum(n_bytes for name, n_bytes, *_ in engine.plan["entries"] if name == "decode step")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("family", SHAPES)
 def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Write, family: str) -> None:
     device = _engine.gpu.Device(pack.device.vendor)

@@ -79,6 +79,7 @@ def test_fork_while_steps_run_ahead(engine: _engine.Engine) -> None:
     assert n_used(engine) == 0
 
 
+@pytest.mark.first_case
 def test_swapped_out_between_steps(engine: _engine.Engine) -> None:
     decoder, other = Decoder(engine, PROMPT), _engine.Session(engine)
     expected = decoder.decode(12)

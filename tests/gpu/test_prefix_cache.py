@@ -58,6 +58,7 @@ def test_a_step_on_its_way_does_not_show(open_model: Open) -> None:
     assert got.reused == 64
 
 
+@pytest.mark.slow  # 2 s
 def test_generated_tokens_are_computed_again(open_model: Open) -> None:
     """A cold run computes them as part of a prompt, not one by one."""
     engine = open_model(64)
@@ -90,6 +91,7 @@ def test_a_boundary_is_a_place_to_go_on_from(open_model: Open) -> None:
     assert warm(session, cache, prompts[2], [], 1, 0).reused == 0  # a cold run of it would not stop there
 
 
+@pytest.mark.slow  # 3 s: tests/host/test_prefix_cache.py does so every day
 def test_prompts_that_part(open_model: Open) -> None:
     """The two newest append ends are after the shared part: the second prompt keeps a state at the last shared end."""
     engine = open_model(64)

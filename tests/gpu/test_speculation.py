@@ -57,6 +57,7 @@ def test_trees_change_no_token(
     assert session.draft_counts["accepted"] > N / 8
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("is_in_tree", [False, True])
 def test_a_token_that_was_not_sampled(pack: _engine.gpu.Pack, folder: Path, is_in_tree: bool, seed: int) -> None:
     """The caller takes another token after the device has sampled further: one on another branch of the verified tree,
@@ -188,6 +189,7 @@ def test_whatever_ends_the_walk_of_a_prompt(
     assert first[0] == first[1]
 
 
+@pytest.mark.slow  # 2 s and more
 @pytest.mark.parametrize(
     "draft, budget, steps",
     [

@@ -250,6 +250,7 @@ def test_state_moves_between_one_device_and_several(packs: list[_engine.gpu.Pack
     assert write(built, prompt.tolist(), 6) == expected
 
 
+@pytest.mark.slow  # 4 s: tests/gpu/test_page_pool.py forks and swaps every day
 def test_fork_swap_and_rewind(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     alone, split = pair(packs, written(folder, "qwen35"))
     prompt = random_ids(100, VOCAB).tolist()
@@ -277,6 +278,7 @@ def alone(packs: list[_engine.gpu.Pack], folder: Path) -> F32:
     "devices, link",
     [
         ((0, 1), "peer"),
+        # 1 s each
         ((3, 4), 'host: device 4 "lucebox simulator" (sim) has no peer access to device 3 "lucebox simulator" (sim)'),
         ((6, 7), 'host: device 6 "lucebox simulator" (sim) copies wrong data to its peer'),
     ],

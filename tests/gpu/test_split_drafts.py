@@ -84,7 +84,8 @@ def test_drafts_have_the_same_bits(packs: list[_engine.gpu.Pack], folder: Path, 
     pairs[1].check(root=5)
 
 
-@pytest.mark.parametrize("draft", ["dflash", pytest.param("mtp", marks=pytest.mark.slow)])  # 5 s each
+@pytest.mark.slow  # 5 s each
+@pytest.mark.parametrize("draft", ["dflash", "mtp"])
 def test_trees_and_steps(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """Plain steps over the end of a page leave the same state; then trees, steps and trees the same tokens and accepted
     drafts."""
@@ -101,7 +102,8 @@ def test_trees_and_steps(packs: list[_engine.gpu.Pack], folder: Path, draft: str
     assert results[1][2]["verified"] > 0
 
 
-@pytest.mark.parametrize("draft", ["mtp", pytest.param("dflash", marks=pytest.mark.slow)])  # 4 s each
+@pytest.mark.slow  # 4 s each
+@pytest.mark.parametrize("draft", ["mtp", "dflash"])
 def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path, draft: str, seed: int) -> None:
     """The same trees of all sequences are verified in the same passes."""
     prompts = [np.resize(random_ids(5, VOCAB, seed + i), 12 + i).tolist() for i in range(2)]

@@ -119,6 +119,7 @@ def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp
     assert largest_difference(got, wanted) < EXACT
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n", [3, 4])
 def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path, n: int) -> None:
     path, ids = written(folder, "qwen35"), random_ids(20, VOCAB)
@@ -186,6 +187,7 @@ def test_passes_over_several_sequences(packs: list[_engine.gpu.Pack], folder: Pa
     assert largest_difference(*logits) < EXACT
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kv", ["f16", "q8_0"])
 def test_kv_types(packs: list[_engine.gpu.Pack], folder: Path, kv: str) -> None:
     path, ids = written(folder, "qwen3"), random_ids(24, VOCAB)

@@ -125,7 +125,7 @@ def test_company_changes_no_bit(
     path = write_model(tmp_path / "model.gguf", shape)
     engine = open_engine(path, pack=pack, activations="int8", kv=kv, context=96)
     rng = np.random.default_rng(seed)
-    prompts = [random_ids(n, VOCAB, seed + n).tolist() for n in (70, 1, 9, 33, 64)]
+    prompts = [random_ids(n, VOCAB, seed + n).tolist() for n in (70, 1, 9, 64)]
 
     def written(groups: Iterator[list[int]], n: int) -> list[list[np.ndarray]]:
         """The logits before each token of n greedy ones of every sequence; groups: who shares the next pass."""
@@ -140,8 +140,8 @@ def test_company_changes_no_bit(
         return logits
 
     everyone = range(len(prompts))
-    alone = written(cycle([[i] for i in everyone]), 4)
-    mixed = written((rng.permutation(everyone)[: rng.integers(1, 6)].tolist() for _ in count()), 4)
+    alone = written(cycle([[i] for i in everyone]), 3)
+    mixed = written((rng.permutation(everyone)[: rng.integers(1, 5)].tolist() for _ in count()), 3)
     for want, got in zip(alone, mixed, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(want, got, strict=True))
 
@@ -167,6 +167,7 @@ def test_attention_without_a_batched_kernel(pack: _engine.gpu.Pack, tmp_path: Pa
     assert all(np.array_equal(session.logits(), want) for session, want in zip(together, alone, strict=True))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("path", ["graph", "megakernel"])
 def test_passes_between_the_layers_of_a_prompt(pack: _engine.gpu.Pack, folder: Path, path: str, seed: int) -> None:
     """Between the layers of a prompt's chunk, another session decodes and a third prefills."""
