@@ -222,7 +222,7 @@ def written(dialect: str, arguments: dict[str, Any], closer: str) -> str:
     return xml("\n".join(f"<parameter={key}>\n{value}{closer}" for key, value in arguments.items()))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.sampled_from(sorted(HELD_DIALECTS)), CALLS, CLOSERS)
 @example("qwen_xml", {"path": "a", "content": f"a\n{INNER}\na"}, "</parameter>")
 @example("hermes_json", {"path": INNER, "line": 1}, "")
@@ -252,7 +252,7 @@ NULLABLE = replace(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     st.fixed_dictionaries({"content": CLOSERS_INSIDE}, optional={"path": CLOSERS_INSIDE}),
     st.sampled_from(["", " Done.", f"\n{INNER}"]),
@@ -273,7 +273,7 @@ TAGS = ("<tool_call>", "<function=edit>", "<parameter=x>", "\n<parameter=x>\n", 
 TAGS_INSIDE = st.lists(st.sampled_from(("a", "\n", " ", *TAGS)), max_size=6).map("".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(st.fixed_dictionaries({}, optional={"path": TAGS_INSIDE, "content": TAGS_INSIDE}))
 @example({"path": f"\n{CLOSING}\na<function=edit>\n<parameter=x>\n"})
 @example({"content": f"{INNER}\n{CLOSING}\n\n<function=edit>\n<parameter=x>\n"})

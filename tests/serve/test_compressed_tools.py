@@ -74,6 +74,7 @@ def fits_the_test(client: str) -> bool:
 CLIENTS = [client for client in WITH_TOOLS if fits_the_test(client)]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("client", "seed", "ratio"),
     [

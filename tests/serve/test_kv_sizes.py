@@ -39,6 +39,7 @@ def status_after_a_request(kv: str) -> tuple[dict[str, Any], int]:
 EVERYDAY = {"f16", "tq3_0", "q8_0/wht4"}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "kv",
     [

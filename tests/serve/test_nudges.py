@@ -236,6 +236,7 @@ def check_drawn(name: str, seed: int, n: int, servers: tuple[Served, Served], mo
         check(drawn(draw, f"{name}{i}", protocol.roles, most_steps), protocol, servers)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_nudges_keep_thoughts_and_prefixes(servers: tuple[Served, Served], name: str, seed: int) -> None:
     check_drawn(name, seed, 5, servers, most_steps=3)

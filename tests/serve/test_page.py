@@ -126,6 +126,7 @@ def test_the_acceptance_of_drafts_is_live(page: Page) -> None:
         until(page, "document.querySelector('#requests tbody tr td:last-child')?.textContent === '4.00'")
 
 
+@pytest.mark.slow  # 3 s: a server
 def test_a_key_unlocks_the_page(page: Page) -> None:
     with started("--api-key", "secret") as guarded:
         page.goto(guarded.url)

@@ -328,6 +328,7 @@ def test_drafts_survive_a_reload(tab_of_width: Page, server: Running) -> None:
     assert page.input_value("#prompt") == ""
 
 
+@pytest.mark.slow  # 5 s: two tabs
 def test_tabs_do_not_overwrite_each_other(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
     opened(page, server.url, temperature=0, max_tokens=3)

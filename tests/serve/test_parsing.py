@@ -303,6 +303,7 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=25).map("".join)
 
 
+@settings(max_examples=40)
 @given(
     st.data(), TEXTS, st.sampled_from(sorted(DIALECTS)), st.sampled_from(["", "<think>\n", "<think>\n\n</think>\n\n"])
 )
@@ -344,7 +345,7 @@ SEGMENTS = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(SEGMENTS, st.sampled_from(["qwen_xml", "hermes_json"]))
 def test_rendered_calls_are_parsed_back(segments: list[Any], dialect: str) -> None:
     """Calls rendered by the dialect, with any text between them."""

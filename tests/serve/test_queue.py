@@ -34,6 +34,7 @@ async def asked(server: Running, body: dict[str, Any], **status: int) -> AsyncIt
             await request
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
 def test_a_disconnect_cancels_the_request(patient: Running, is_stream: bool) -> None:
     async def leave() -> None:
@@ -99,6 +100,7 @@ def test_heartbeats_while_waiting() -> None:
         server.wait_until(running=0, waiting=0)
 
 
+@pytest.mark.slow  # 3 s: a server
 def test_heartbeats_while_a_call_is_held() -> None:
     """A stream of messages sends a call once it is whole."""
     schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 4000}}, "required": ["text"]}

@@ -174,6 +174,7 @@ def test_calls_written_by_a_template_are_parsed_back(name: str) -> None:
     assert len(starts) == 2 and arguments == '{"at": "left", "n": 2}{"at": "right"}'
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "arguments", "written"),
     [

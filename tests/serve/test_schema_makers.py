@@ -76,6 +76,7 @@ def keywords_of(error: ValidationError) -> Iterator[str]:
         yield from keywords_of(inner)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_zod(dialect: str) -> None:
     for seed, made in enumerate(ZOD):

@@ -46,6 +46,7 @@ def test_its_memory_is_planned_once() -> None:
     assert [one.spec.scorer for one in different] == [None, None]
 
 
+@pytest.mark.slow  # 9 s: two servers
 def test_answers_and_lines(tmp_path: Path) -> None:
     """Models that share a scorer answer as one that has it alone; the scorer outlives each of them."""
     ask = {"messages": [{"role": "user", "content": question()}], "temperature": 0, "max_tokens": 8}

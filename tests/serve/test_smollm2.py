@@ -22,6 +22,7 @@ def server(smollm2: Path) -> Iterator[Running]:  # the catalog then has the mode
         yield running
 
 
+@pytest.mark.slow  # 10 s: weights of 90 MB
 def test_one_answer_in_all_protocols(server: Running) -> None:
     ours, theirs = server.openai(), server.anthropic()
     chat = ours.chat.completions.create(model=NAME, messages=ASK, temperature=0, max_tokens=32)

@@ -156,6 +156,7 @@ def test_states_of_all_slots_raise_the_default_of_the_prefix_cache() -> None:
     assert sizes(None, 1, 1 << 50) < 1 << 50
 
 
+@pytest.mark.slow  # 2 s: a server
 def test_flags_reach_the_server() -> None:
     with started("--prefix-cache", "3MB", "--sparse-prefill", "0.5") as server:
         status = server.status()
