@@ -172,8 +172,9 @@ def test_the_wheel_has_what_compiles_kernels(wheel: Path, tmp_path: Path) -> Non
     for target in ("sm_90", "gfx1151", "sim"):
         loaded = targets.load(target)
         roots = [source / folder for folder in (*dialects[loaded.vendor], "src/cpp", "src")]
+        seen: set[Path] = set()
         for kernel in loaded.sources(source):
-            missing = [name for name in includes(source / kernel, roots, set()) if name]
+            missing = [name for name in includes(source / kernel, roots, seen) if name]
             assert missing == [], (target, kernel)
 
 

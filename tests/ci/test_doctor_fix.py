@@ -151,6 +151,7 @@ def test_a_pack_of_another_version_is_replaced(environment: Environment) -> None
     assert again.returncode == 0 and "pip install" not in again.stdout
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""])
 def test_without_a_yes_nothing_is_run(environment: Environment, answer: str) -> None:
     done = environment.fix(stdin=answer)

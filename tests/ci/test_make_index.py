@@ -275,10 +275,11 @@ def test_the_name_of_a_target_is_an_extra(index: Path, tmp_path: Path, tool: str
     assert sorted(found.name for found in tmp_path.glob("*.dist-info")) == [EXPECTED[0], EXPECTED[2]]
 
 
+@pytest.mark.slow  # 2 s each
 @pytest.mark.parametrize(
     "speaks_json",
-    [False, pytest.param(True, marks=pytest.mark.slow)],
-    ids=["html", "json"],  # 2.5 s
+    [False, True],
+    ids=["html", "json"],
 )
 def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     with install_test.served(index, speaks_json=speaks_json) as (url, seen):

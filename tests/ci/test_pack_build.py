@@ -225,6 +225,7 @@ def test_the_manifest_tells_the_truth(good: Good, name: str) -> None:
         }
 
 
+@pytest.mark.slow  # 3 s each: two builds
 @MOSTLY_AMD
 def test_the_timeline_is_an_option_that_the_manifest_tells(name: str, tmp_path: Path) -> None:
     stamped = (
@@ -239,6 +240,7 @@ def test_the_timeline_is_an_option_that_the_manifest_tells(name: str, tmp_path: 
             assert ("-DLUCEBOX_TIMELINE" in code["compiler"]["flags"]) == bool(more)
 
 
+@pytest.mark.slow  # 3 s: three builds
 def test_the_abi_is_of_the_headers_that_engines_share(tmp_path: Path) -> None:
     name, found = "gfx1151", []
     folder = tree(tmp_path, name, GOOD)
@@ -260,6 +262,7 @@ def test_two_folders_give_the_same_bytes(good: Good, name: str, tmp_path: Path) 
     assert one == other
 
 
+@pytest.mark.slow  # 3 s: two builds
 def test_the_manifest_names_the_commit_that_the_build_is_told(tmp_path: Path) -> None:
     folder = tree(tmp_path, "gfx1151", GOOD)
     for commit in ("0123456789abcdef" * 2, ""):
@@ -554,6 +557,7 @@ def test_no_nvrtc_in_the_library(tmp_path: Path) -> None:
     assert "expected NVIDIA's NVRTC, found no version of it" in " ".join(said.split())
 
 
+@pytest.mark.slow  # 2 s: released packs have one compiler's code
 def test_code_by_both_compilers_has_the_same_kernels(tmp_path: Path) -> None:
     other = "#ifdef __CUDACC_RTC__\n" + GOOD.replace("good", "other").replace("kTable", "kOther") + "#endif\n"
     said, pack = build(tree(tmp_path, "sm_86", GOOD + other), "sm_86")

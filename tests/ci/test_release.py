@@ -181,6 +181,7 @@ def test_a_missing_and_a_strange_file(dist: Path, pack_plan: Plan) -> None:
     assert len(release_collect.check(dist, pack_plan, partial=True).problems) == 1
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("more", "text", "reason"),
     [

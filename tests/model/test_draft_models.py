@@ -54,7 +54,8 @@ def greedy(engine: _engine.Engine, prompt: Sequence[int], n: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 4])  # 5 s each
+@pytest.mark.slow  # 6 s each: test_speculation.py drafts by MTP every day
+@pytest.mark.parametrize("depth", [1, 4])
 def test_mtp(checkpoint: Path, mtp_head: Path, depth: int) -> None:
     engine, n = open_engine(checkpoint, mtp_head), MTP["n_tokens"]
     counts = []

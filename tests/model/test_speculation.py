@@ -113,6 +113,7 @@ def check_every_width(drafts: Sequence[str], budgets: Sequence[int], n: int) -> 
             assert drafting.draft_counts["accepted"] > 0
 
 
+@pytest.mark.slow  # 3 s
 def test_greedy_text_of_rounded_activations() -> None:
     check_every_width(["mtp", f"{DFLASH}+suffix"], [1, 7, 63], 100)
 
