@@ -11,11 +11,17 @@ pytest's summary ends the output.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import test_packs
 from project import PYTEST, ROOT, build_wheel, install, run
@@ -33,13 +39,25 @@ def pytest(*options: str) -> Callable[[], None]:
 
 
 def wheel() -> None:
-    # The other tools come from the network while the compiler works. -o: this environment is in use, so it stays.
-    with ThreadPoolExecutor() as pool:
-        tools = pool.submit(run, "make", "-o", ".venv/build", ".venv/tiny")
+    with ThreadPoolExecutor() as pool:  # the network and the compiler at the same time
+        others = pool.submit(install_others)
         built = build_wheel()
-    tools.result()
+    others.result()
     install(PYTHON, built, "test")
     run(PYTHON, ROOT / "ci/verify_wheel.py", built)
+
+
+def install_others() -> None:
+    """Installs the tools, the demo's model, and what the wheel and its extra `test` require."""
+    run("make", "-o", ".venv/build", ".venv/tiny")  # -o: this environment is in use, so it stays
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    libraries: list[str] = project["dependencies"]
+    extras = ["test"]
+    while extras:
+        for line in project["optional-dependencies"][extras.pop()]:
+            own = re.fullmatch(r"lucebox\[(\w+)\]", line)
+            (extras if own else libraries).append(own[1] if own else line)
+    run(PYTHON, "-m", "pip", "install", "-qq", "--no-compile", *libraries)
 
 
 def packs() -> None:
