@@ -23,8 +23,8 @@ import targets
 # One target per vendor. NVRTC compiles for NVIDIA: it has fewer headers than nvcc, so it is the compiler that rejects
 # sources.
 PARTS = ("sm_90", "gfx1151")
-# Kernel files that take most of the compilers' time and use no word of a dialect that the others lack. The stage
-# "packs" runs only the compilers' front ends on them; all-packs compiles every file.
+# Kernel files that use no word of a dialect that the others lack. The stage "packs" runs only the compilers' front ends
+# on them; all-packs compiles every file.
 DEAR = {
     *("attention_decode", "attention_decode_batched", "attention_decode_rows"),
     *("attention_decode_packed", "attention_decode_packed_batched", "attention_wide", "attention_wide_rows"),
@@ -32,7 +32,7 @@ DEAR = {
     *("attention_decode_8_packed", "attention_decode_8_packed_batched", "attention_decode_8_packed_rows"),
     *("attention_prefill_16", "attention_prefill_32", "attention_prefill_16_packed", "attention_prefill_32_packed"),
     *("attention_prefill_sm90", "attention_prepare", "attention_sparse_16", "attention_sparse_32"),
-    *("attention_fp32_rows", "key_scores", "kv_cache", "select_blocks"),
+    *("attention_fp32_rows", "attention_merge_rows", "key_scores", "kv_cache", "select_blocks"),
     *("expert_gate_up_plain", "expert_gate_up_quantised", "expert_gemm_gate_up_quantised"),
     *("expert_gemm_down_quantised", "expert_gemm_plain", "expert_gemm_q8_0_64"),
     *("cast_results_sm90", "gemm_k_small", "gemm_plain", "gemm_q4_0", "gemm_q6_k", "gemm_q8_0", "gemm_q8_0_64"),
@@ -41,7 +41,11 @@ DEAR = {
     *("gated_delta", "gated_delta_chain", "gated_delta_chunks", "gated_delta_rows"),
     *("megakernel_32", "megakernel_256", "megakernel_plain"),
     *("megakernel_32_direct", "megakernel_256_direct", "megakernel_plain_direct"),
-    *("sample", "select_candidates", "walk_tree"),
+    *("causal_conv", "delta_inputs", "delta_inputs_chain", "delta_inputs_small", "delta_prepare"),
+    *("block_conv", "previous_row", "sample", "select_candidates", "walk_tree"),
+    *("add_bias", "add_norm", "bias_gelu", "clamp", "copy_rows", "embed", "geglu", "heads", "layer_norm", "patches"),
+    *("rope", "rope_table", "round_rows", "soft_cap", "swiglu"),
+    *("cast_rows_fp8", "cast_rows_sm90", "expand_weights", "gemm_sum", "gemv_whole_sm90", "route_experts"),
 }
 # On AMD, it alone has single rows of byte products.
 DEAR_ON = {"sm_90": {"expert_down_quantised"}}
