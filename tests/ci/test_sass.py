@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from lucebox.packs import nvrtc
 from pack import gate, sass
+from project import ROOT
+from test_nvrtc import LIBRARY, needs_nvrtc
 from whole_packs import kernels_of
 
 # Instructions as ptxas 13.0 encodes them: (low, high) words of 8 bytes.
@@ -92,15 +93,13 @@ PRODUCT = """asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {
 def problems(
     folder: Path, architecture: str, body: str, name: str = "gemm_sm89_f8_e4m3_kernel", index: str = "0"
 ) -> list[str]:
-    source = folder / "k.cu"
+    source = folder / "k.cpp"
     source.write_text(KERNEL.format(name=name, body=body, index=index))
-    command = ["nvcc", "-cubin", f"-arch={architecture}", "-o", str(folder / "k.cubin"), str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    return list(gate.matrix_problems((folder / "k.cubin").read_bytes(), "k.cubin"))
+    image = nvrtc.compile_source(LIBRARY, ROOT, source, [f"-arch={architecture}", "-std=c++20"]).image
+    return list(gate.matrix_problems(image, "k.cubin"))
 
 
-@pytest.mark.slow  # 2 s
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@needs_nvrtc
 def test_kernels_that_are_spoiled_are_refused(tmp_path: Path) -> None:
     expected = "k.cubin: gemm_sm89_f8_e4m3_kernel: expected QMMA as the matrix instruction of its loops, got "
     assert problems(tmp_path, "sm_89", PRODUCT) == []
