@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -90,7 +91,10 @@ def test_a_difference_makes_the_request_whole() -> None:
     }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("claude", "codex", "opencode") else pytest.param(name, marks=pytest.mark.slow) for name in FILES],
+)  # 1 s each; one of each protocol is answered every day
 def test_every_request_is_answered(server: Running, name: str) -> None:
     with server.client() as client:
         for request in requests_of(name):
@@ -103,6 +107,7 @@ def test_every_request_is_answered(server: Running, name: str) -> None:
             assert kind in ("[DONE]", "message_stop", "response.completed", "response.incomplete")
 
 
+@functools.cache
 def turns_of(name: str) -> list[str]:
     """The prompts of the task, without side requests such as for a title."""
     return [rendered(request) for request in requests_of(name) if request["body"].get("tools")]
