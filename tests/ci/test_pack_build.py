@@ -324,7 +324,7 @@ def test_the_front_end_alone_finds_errors_in_templates(name: str, tmp_path: Path
 
 
 @pytest.mark.first_case
-@BOTH
+@pytest.mark.parametrize("name", ["gfx1151", "sm_86"])  # sm_86 takes 2 s more
 def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -> None:
     folder = tree(tmp_path, name, SPILLS)
     said, pack = build(folder, name)
@@ -496,7 +496,8 @@ def test_a_spill_of_one_compiler_is_excused_for_it_alone() -> None:
 # Two compilers
 
 
-@pytest.mark.parametrize("compiler", [pytest.param("nvcc", marks=pytest.mark.slow), "g++"])  # 2 s each
+@pytest.mark.slow  # 2 s each: released packs are built without nvcc
+@pytest.mark.parametrize("compiler", ["nvcc", "g++"])
 def test_without_nvcc_a_pack_has_the_code_for_older_drivers(compiler: str, tmp_path: Path) -> None:
     """nvcc, or the C++ compiler that it needs, is missing."""
     folder = tree(tmp_path / "tree", "sm_86", GOOD)

@@ -248,6 +248,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
     assert np.array_equal(several, once)
 
 
+@pytest.mark.slow  # 2 to 6 s each
 @pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dtype", "n_in", "block_rows", "chunk_bytes"),

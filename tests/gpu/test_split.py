@@ -92,10 +92,9 @@ def write(session: _engine.Session, ids: list[int], n: int, *, masks: bool = Fal
     return ids
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=[] if name == "qwen35" else pytest.mark.slow) for name in SHAPES]
-)
-@pytest.mark.parametrize("draft", ["none", pytest.param("suffix", marks=pytest.mark.slow)])
+@pytest.mark.slow  # 3 s each: tests/gpu/test_batch_invariant.py decodes on layers of two devices every day
+@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("draft", ["none", "suffix"])
 def test_tokens(packs: list[_engine.gpu.Pack], folder: Path, family: str, draft: str) -> None:
     """Steps, whose tokens the last device chooses."""
     alone, split = pair(packs, written(folder, family), MAX_DEVICES, draft=draft)

@@ -105,6 +105,7 @@ with LLM("tiny-hybrid", context=8192, threads=1, draft="none", sessions=2) as ll
 """
 
 
+@pytest.mark.slow  # 2 s
 def test_ctrl_c_in_the_thread_that_computes_leaves_the_others_an_end() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "interrupted\nTrue 0 True\n"), done.stderr
