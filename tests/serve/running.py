@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -19,6 +17,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from forked import Forked
 from lucebox import LLM
 from lucebox.serve.app import create_app
 from lucebox.serve.settings import ServeSettings
@@ -43,7 +42,7 @@ class Running:
     """A listening server."""
 
     url: str
-    process: subprocess.Popen[str]
+    process: Forked | subprocess.Popen[str]
     facts: dict[str, Any]
 
     def client(self, **options: Any) -> httpx.Client:
@@ -83,11 +82,8 @@ def started(
     log: a file for its standard error."""
     models = [model] if isinstance(model, str) else model
     options = ["--port", "0", "--json", "--context", str(context), "--prefill-chunk", "64", "--threads", "1"]
-    command = [sys.executable, "-m", "lucebox", "serve", *models, *options, *flags]
-    with nullcontext() if log is None else log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(os.environ))
+    process = Forked(["serve", *models, *options, *flags], log)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line, "the server did not start"
         facts = json.loads(line)
