@@ -16,7 +16,7 @@ from tolerances import tolerance
 
 # Steps begin before the windows and the first range of rope are full, at 64 tokens, and end after.
 PROMPT, STEPS = 56, 14
-# Tests below and in test_tensor_split.py run what the others have.
+# Other tests here and in test_tensor_split.py cover the features of the other models.
 EVERYDAY = ("phi3_a", "mistral3_a", "gemma4_b")
 
 

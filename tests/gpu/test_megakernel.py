@@ -249,17 +249,16 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
 
 
 @pytest.mark.slow  # 2 to 6 s each
-@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("dtype", "n_in", "block_rows", "chunk_bytes"),
     [
-        pytest.param("F16", 32, 512, 4096, marks=pytest.mark.slow),  # 5 s
-        pytest.param("Q8_0", 32, 1024, 4352, marks=pytest.mark.slow),
-        pytest.param("F16", 256, 512, 32768, marks=pytest.mark.slow),  # 2 s each
-        pytest.param("F32", 2048, 64, 32768, marks=pytest.mark.slow),  # 6 s
-        pytest.param("Q8_0", 1056, 256, 0, marks=pytest.mark.slow),
-        pytest.param("Q4_K", 2560, 256, 0, marks=pytest.mark.slow),
-        pytest.param("NVFP4", 320, 256, 0, marks=pytest.mark.slow),
+        ("F16", 32, 512, 4096),
+        ("Q8_0", 32, 1024, 4352),
+        ("F16", 256, 512, 32768),
+        ("F32", 2048, 64, 32768),
+        ("Q8_0", 1056, 256, 0),
+        ("Q4_K", 2560, 256, 0),
+        ("NVFP4", 320, 256, 0),
         (FP8, 640, 256, 0),
     ],
 )

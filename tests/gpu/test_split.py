@@ -277,7 +277,6 @@ def alone(packs: list[_engine.gpu.Pack], folder: Path) -> F32:
     "devices, link",
     [
         ((0, 1), "peer"),
-        # 1 s each
         ((3, 4), 'host: device 4 "lucebox simulator" (sim) has no peer access to device 3 "lucebox simulator" (sim)'),
         ((6, 7), 'host: device 6 "lucebox simulator" (sim) copies wrong data to its peer'),
     ],
