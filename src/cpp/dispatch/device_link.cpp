@@ -13,6 +13,8 @@ namespace {
 constexpr int kRounds = 50;                       // per size of known answers, and of a timed copy
 constexpr size_t kProvenBytes = size_t(1) << 20;  // largest known answer
 
+std::atomic<uint64_t> n_copies = 0;  // of all links
+
 }  // namespace
 
 // Some drivers refuse peer access between some devices.
@@ -58,13 +60,16 @@ void DeviceLink::use(LinkPath path) {
   path_ = path;
   slots_.clear();
   const gpu::Device &sender = from_->pack().device(), &receiver = to_->pack().device();
-  const auto kind = path == LinkPath::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  const bool is_peer = path == LinkPath::kPeer;
+  const auto kind = is_peer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  const gpu::Device& owner = is_peer ? sender : receiver;  // host memory is near the device that reads it
   for (int i = 0; i < kBuffers; ++i)
-    slots_.push_back({gpu::Buffer(sender, has_two_drivers_ ? 0 : max_bytes_, kind),
+    slots_.push_back({gpu::Buffer(owner, has_two_drivers_ ? 0 : max_bytes_, kind),
                       has_two_drivers_
                           ? std::make_unique<gpu::SharedPages>(std::initializer_list{&sender, &receiver}, max_bytes_)
-                          : nullptr,
-                      gpu::Event(sender), gpu::Event(receiver)});
+                          : nullptr});
+  copies_.clear();
+  for (int i = 0; i < kCopies; ++i) copies_.emplace_back(sender, receiver);
 }
 
 // Sends known patterns, different in each round, and compares what arrives.
@@ -104,26 +109,38 @@ void LinkCopy::send() const {
 void DeviceLink::send(void* to, const void* x, size_t bytes) {
   LB_ASSERT(bytes <= max_bytes_);
   if (recorded_ != nullptr) return recorded_->push_back({this, to, x, bytes});
-  const Slot& slot = slots_[n_sent_++ % kBuffers];
+  const unsigned n = n_sent_++;
+  const Slot& slot = slots_[n % kBuffers];
+  Copy& copy = copies_[n % kCopies];
+  const Copy& before = copies_[(n - kBuffers) % kCopies];  // from the same buffer
+  to_->await(copy.emptied);                                // mostly long ago
+  copy.order = ++n_copies;
   const gpu::Queue &sender = from_->queue(), &receiver = to_->queue();
   auto* const source = static_cast<std::byte*>(const_cast<void*>(x));
   const auto wait = [&](const gpu::Queue& queue, const gpu::Event& event) {
-    has_two_drivers_ ? event.synchronize() : queue.wait(event);
+    has_two_drivers_ ? to_->await(event) : queue.wait(event);
   };
-  wait(sender, slot.emptied);
+  wait(sender, before.emptied);
   if (path_ == LinkPath::kPeer) {
     sender.copy_on_device(slot.data(), source, bytes);
   } else {
     sender.copy_to_host(slot.data(), source, bytes);
   }
-  sender.record(slot.filled);
-  wait(receiver, slot.filled);
+  sender.record(copy.filled);
+  wait(receiver, copy.filled);
   if (path_ == LinkPath::kPeer) {
     receiver.copy_peer(to, to_->pack().device(), slot.data(), from_->pack().device(), bytes);
   } else {
     receiver.copy_to_device(to, slot.data(), bytes);
   }
-  receiver.record(slot.emptied);
+  receiver.record(copy.emptied);
+}
+
+std::vector<DeviceLink::Pending> DeviceLink::pending() const {
+  std::vector<Pending> found;
+  for (const Copy& copy : copies_)
+    if (!copy.emptied.is_done()) found.push_back({copy.order, copy.filled.is_done()});
+  return found;
 }
 
 }  // namespace lb

@@ -4,7 +4,10 @@
 // wait for each other, so there the host waits for the sender's copy.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,15 +51,32 @@ class DeviceLink {
   // Mean microseconds from send() until the host sees the end of the copy.
   double time_us(size_t bytes);
 
+  GpuStream& from() const { return *from_; }
+  GpuStream& to() const { return *to_; }
+  // A copy that has not ended.
+  struct Pending {
+    uint64_t order;  // of all copies of the process, as the host sent them
+    bool is_filled;  // the sender has done its part
+  };
+  // Any thread may ask.
+  std::vector<Pending> pending() const;
+
  private:
   static constexpr int kBuffers = 2;
+  // Copies that the host may send ahead of the devices.
+  static constexpr int kCopies = 32;
   struct Slot {
-    gpu::Buffer buffer;                       // on the sender, or pinned host memory; empty with two drivers
+    gpu::Buffer buffer;                       // on the sender, or pinned near the receiver; empty with two drivers
     std::unique_ptr<gpu::SharedPages> pages;  // with two drivers
-    gpu::Event filled;                        // on the sender
-    gpu::Event emptied;                       // on the receiver
 
     std::byte* data() const { return pages ? pages->data() : buffer.data(); }
+  };
+  struct Copy {
+    Copy(const gpu::Device& sender, const gpu::Device& receiver) : filled(sender), emptied(receiver) {}
+
+    gpu::Event filled;                // on the sender
+    gpu::Event emptied;               // on the receiver
+    std::atomic<uint64_t> order = 0;  // as Pending::order
   };
 
   void use(LinkPath path);
@@ -68,6 +88,7 @@ class DeviceLink {
   LinkPath path_ = LinkPath::kPeer;
   std::string why_;  // the path is not kPeer
   std::vector<Slot> slots_;
+  std::deque<Copy> copies_;  // [kCopies], the newest in turn
   unsigned n_sent_ = 0;
   std::vector<LinkCopy>* recorded_ = nullptr;  // set by record(); else null
 };

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "dispatch/device_link.h"
-#include "dispatch/rank_group.h"
 #include "dispatch/staged_experts.h"
+#include "dispatch/stream_group.h"
 
 namespace lb {
 namespace {
@@ -117,15 +117,25 @@ void GpuStream::wait() { synchronize(); }
 
 void GpuStream::synchronize() {
   flush();
-  if (ranks_ == nullptr) return queue_.synchronize();
-  ranks_->wait_until([&] { return queue_.is_done(); });
-  ranks_->check();
+  if (group_ == nullptr) return queue_.synchronize();
+  group_->wait_until([&] { return queue_.is_done(); });
+  group_->check();
 }
 
-bool GpuStream::has_failed_rank() const { return ranks_ != nullptr && ranks_->has_failed(); }
+void GpuStream::await(const gpu::Event& event) const {
+  if (group_ == nullptr) return event.synchronize();
+  group_->wait_until([&] { return event.is_done(); });
+  group_->check();
+}
+
+unsigned GpuStream::n_paces_reached() const {
+  return n_paces_ - unsigned(!paces_[0].is_done()) - unsigned(!paces_[1].is_done());
+}
+
+bool GpuStream::has_failed_rank() const { return group_ != nullptr && group_->has_failed(); }
 
 void GpuStream::check_ranks() const {
-  if (ranks_ != nullptr) ranks_->check();
+  if (group_ != nullptr) group_->check();
 }
 
 void GpuStream::copy(void* to, const void* from, size_t bytes) {
@@ -135,10 +145,7 @@ void GpuStream::copy(void* to, const void* from, size_t bytes) {
 void GpuStream::pace() {
   queue().record(paces_[n_paces_ % 2]);
   if (++n_paces_ < 2) return;
-  const gpu::Event& previous = paces_[n_paces_ % 2];
-  if (ranks_ == nullptr) return previous.synchronize();
-  ranks_->wait_until([&] { return previous.is_done(); });
-  ranks_->check();
+  await(paces_[n_paces_ % 2]);
 }
 
 void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }

@@ -4,6 +4,7 @@
 // first.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,7 +32,7 @@
 namespace lb {
 
 class DeviceLink;
-class RankGroup;
+class StreamGroup;
 
 // A copy from a device's memory to another's.
 struct LinkCopy {
@@ -103,10 +104,17 @@ class GpuStream final : public Stream {
   bool can_record() const { return timer_ == nullptr && pack_->device().info().has_graphs; }
   void run_mixture(const MixtureLayer& layer) override;
 
-  // The ranks of which this stream is one: wait() and download() check that none has failed. null: none.
-  void join(RankGroup* ranks) { ranks_ = ranks; }
+  // The streams of which this stream is one: wait(), download() and pace() check that none has failed. null: none.
+  void join(StreamGroup* group) { group_ = group; }
+  // Waits for an event of one of the group's streams.
+  void await(const gpu::Event& event) const;
+  // Whether all work sent so far has ended. Any thread may ask: this launches no deferred GEMM, and does not query a
+  // queue that is being recorded, which would end the recording.
+  bool is_done() const { return !is_capturing_ && queue_.is_done(); }
+  // Calls of pace() that the stream has reached. Any thread may ask.
+  unsigned n_paces_reached() const;
   bool has_failed_rank() const;  // any thread may ask
-  void check_ranks() const;      // RankGroup::check()
+  void check_ranks() const;      // StreamGroup::check()
   // Waits until the queue is empty. Of a rank: throws as check_ranks() does if a rank fails meanwhile.
   void synchronize();
 
@@ -267,16 +275,16 @@ class GpuStream final : public Stream {
   int n_copies_ = 0;
   std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
   std::optional<Arrival> arrival_;         // not yet sent
-  RankGroup* ranks_ = nullptr;
-  bool is_capturing_ = false;     // a Recorder records
-  unsigned n_slot_changes_ = 0;   // ops and replays that may have moved experts between slots
-  bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
+  StreamGroup* group_ = nullptr;
+  std::atomic<bool> is_capturing_ = false;  // a Recorder records
+  unsigned n_slot_changes_ = 0;             // ops and replays that may have moved experts between slots
+  bool chain_is_at_end_ = false;            // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;                   // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;
   gpu::Event paces_[2];                           // recorded by the last two calls of pace()
-  unsigned n_paces_ = 0;                          // calls
+  std::atomic<unsigned> n_paces_ = 0;             // calls
   size_t staged_ = 0;                             // bytes of staging_ in use since the last synchronisation
   gpu::KernelTimer* timer_ = nullptr;             // set while time_kernels() runs; else null
   std::vector<gpu::Launch>* launches_ = nullptr;  // set by record(); else null

@@ -15,8 +15,6 @@ namespace {
 
 // With kDrainShare of it, in which the peers' work ends, a request fails within 2 s.
 constexpr uint64_t kTimeoutNs = 1'500'000'000;
-// The simulator computes between two exchanges for as long as the host lets it.
-constexpr uint64_t kSimTimeoutNs = 20'000'000'000;
 constexpr uint64_t kDrainShare = 3;
 // Time-outs for which a rank may have work alone. Peers that copy states to the host may have links of different speed.
 constexpr uint64_t kAloneTimeouts = 4;

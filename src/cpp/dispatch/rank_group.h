@@ -12,10 +12,11 @@
 #include "device/memory.h"
 #include "dispatch/gpu_stream.h"
 #include "dispatch/link_path.h"
+#include "dispatch/stream_group.h"
 
 namespace lb {
 
-class RankGroup {
+class RankGroup final : public StreamGroup {
  public:
   static constexpr long kMaxValues = 1L << 22;  // of an exchange; longer ones go in parts
 
@@ -23,7 +24,7 @@ class RankGroup {
   // default. Throws kUnsupported if the wanted path is kPeer and cannot be used, and kDevice if host memory does not
   // return the answers.
   RankGroup(std::vector<GpuStream*> streams, long max_values, LinkPath wanted, uint64_t timeout_ns = 0);
-  ~RankGroup();
+  ~RankGroup() override;
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
   // Bytes of each rank's memory.
@@ -35,19 +36,12 @@ class RankGroup {
   std::string to_string() const { return path_ == LinkPath::kPeer ? "peer" : "host: " + why_; }
 
   // Whether a rank's values did not arrive in time. Any thread may ask.
-  bool has_failed() const;
-  // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again, at once, or where the
-  // work of a rank does not end, after restart(). No other thread may send work to the ranks meanwhile.
-  void check();
-  // Waits until is_done() or has_failed(): a rank that hangs never ends its work.
-  void wait_until(const std::function<bool()>& is_done) const;
-  // Call before new work: starts the ranks again if check() could not. Throws kDevice while the work of a rank does not
-  // end. No other thread may send work to the ranks meanwhile.
-  void restart();
-  // Whether restart() has something to do. Any thread may ask.
-  bool is_stopped() const { return is_stopped_; }
-  // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
-  int n_failures() const { return n_failures_; }
+  bool has_failed() const override;
+  void check() override;
+  void wait_until(const std::function<bool()>& is_done) const override;
+  void restart() override;
+  bool is_stopped() const override { return is_stopped_; }
+  int n_failures() const override { return n_failures_; }
 
   // Mean microseconds of an all-reduce of `count` values in a graph of `n_exchanges`.
   double time_us(long count, int n_exchanges, int n_runs);

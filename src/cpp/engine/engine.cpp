@@ -248,7 +248,7 @@ void Engine::link_shards() {
       if (tap_links_[i]) links.back().push_back(&*tap_links_[i]);
     }
     token_link_.emplace(*streams.back(), *streams.front(), step_token_bytes(), wanted);
-    linked_streams_.emplace(streams, std::move(links));
+    linked_streams_.emplace(streams, std::move(links), &*token_link_, longest_work_ns());
   }
   if (!is_split_by_tensors()) return;
   ranks_ = std::make_unique<RankGroup>(streams, exchange_values(rank_models_[0], options_), wanted);
@@ -258,6 +258,23 @@ void Engine::link_shards() {
     gather_memory_.push_back(streams[i]->reserve(sizeof(float) * Model::kGatherRows * model.own_vocab()));
     model.join(ranks_->of(i), reinterpret_cast<float*>(gather_memory_.back()->data()));
   }
+}
+
+// The longest work between two marks of progress of a split by layers, on a slow GPU: of a layer with the rows of a
+// chunk, or of a device's layers with the rows of a tree.
+uint64_t Engine::longest_work_ns() const {
+  const bool is_sim = static_cast<GpuStream&>(shard().stream()).pack().device().info().vendor == gpu::Vendor::kSim;
+  const double flops_per_s = is_sim ? 1e9 : 1e12, least_ns = is_sim ? double(kSimTimeoutNs) : 2e9;
+  const ModelInfo& info = model().info();
+  double weight_bytes = 0, most_layers = 0;
+  for (const PlanEntry& entry : plan_.entries)
+    if (entry.name == "weights") weight_bytes += double(entry.bytes);
+  for (const auto& shard : shards_)
+    most_layers = std::max(most_layers, double(shard->part().layers.end - shard->part().layers.first));
+  // A weight has at least 4 bits.
+  const double row = 4 * weight_bytes / info.n_layers + 4.0 * options_.context * info.n_heads * info.head_dim;
+  const double rows = std::max<double>(options_.prefill_chunk, most_layers * kMaxTree);
+  return uint64_t(least_ns + 1e9 * row * rows / flops_per_s);
 }
 
 void Engine::load(const KeptWeights* kept, const LoadProgress& progress) {
@@ -324,7 +341,15 @@ std::vector<SequenceState::Part> Engine::state_parts() const {
   return parts;
 }
 
-int Engine::n_rank_failures() const { return ranks_ == nullptr ? 0 : ranks_->n_failures(); }
+StreamGroup* Engine::stream_group() const {
+  if (ranks_ != nullptr) return ranks_.get();
+  return linked_streams_ ? &*linked_streams_ : nullptr;
+}
+
+int Engine::n_rank_failures() const {
+  const StreamGroup* const group = stream_group();
+  return group == nullptr ? 0 : group->n_failures();
+}
 
 std::vector<std::string> Engine::links() const {
   std::vector<std::string> texts;

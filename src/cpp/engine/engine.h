@@ -144,7 +144,9 @@ class Engine {
   int first_head_shard() const { return is_split_by_layers() ? n_shards() - 1 : first_target_shard(); }
   // How the ranks exchange values; null: the model is not split by tensors.
   RankGroup* ranks() const { return ranks_.get(); }
-  // Failures of ranks so far. Whatever a session computed before the last one may be wrong.
+  // The streams of all devices; null: one device has the whole target.
+  StreamGroup* stream_group() const;
+  // Failures of stream_group() so far. Whatever a session computed before the last one may be wrong.
   int n_rank_failures() const;
   // The last shard, which computes the logits; of ranks, the one whose logits the host reads.
   Shard& shard() const { return *shards_.back(); }
@@ -211,6 +213,7 @@ class Engine {
   void load(const KeptWeights* kept, const LoadProgress& progress);
   std::shared_ptr<PagePool> make_pool(KvRows rows, int n_pages) const;
   void link_shards();
+  uint64_t longest_work_ns() const;
   // Where the target's pass leaves the rows that the draft model reads; nowhere without one.
   LayerOutputs draft_taps(int shard, const PassBuffers& buffers) const;
   const Models& models_on(int shard) const {
@@ -235,10 +238,10 @@ class Engine {
   // rows.
   mutable std::vector<std::optional<DeviceLink>> tap_links_;
   std::vector<double> link_us_;
-  mutable std::optional<DeviceLink> token_link_;        // from the last shard to the first, if split by layers
-  std::optional<LinkedStreams> linked_streams_;         // of all shards, if split by layers
-  std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors
-  std::vector<std::unique_ptr<Memory>> gather_memory_;  // each rank's share of the logits
+  mutable std::optional<DeviceLink> token_link_;         // from the last shard to the first, if split by layers
+  mutable std::optional<LinkedStreams> linked_streams_;  // of all shards, if split by layers
+  std::unique_ptr<RankGroup> ranks_;                     // of the shards; null: not split by tensors
+  std::vector<std::unique_ptr<Memory>> gather_memory_;   // each rank's share of the logits
   std::vector<std::unique_ptr<Promise>> promises_;
   KvPools pools_;
   std::shared_ptr<EarlierOutputs> outputs_;

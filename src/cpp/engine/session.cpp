@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "dispatch/rank_group.h"
+#include "dispatch/stream_group.h"
 #include "engine/pass.h"
 #include "engine/step_cost_meter.h"
 
@@ -33,9 +33,9 @@ Session::Session(std::shared_ptr<const Engine> engine)
 }
 
 void Session::drop_lost() {
-  if (RankGroup* const ranks = engine().ranks(); ranks != nullptr && ranks->is_stopped()) {
+  if (StreamGroup* const group = engine().stream_group(); group != nullptr && group->is_stopped()) {
     const std::lock_guard lock(timeline_.turn());
-    ranks->restart();
+    group->restart();
   }
   if (engine().n_rank_failures() == n_failures_) return;
   n_failures_ = engine().n_rank_failures();

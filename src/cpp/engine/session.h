@@ -83,7 +83,7 @@ class Session {
   friend class SessionProbe;
   friend class StepCostMeter;
 
-  // A rank that fails (RankGroup) leaves every session's state unknown. drop_lost() empties the timeline after a
+  // A device that fails (StreamGroup) leaves every session's state unknown. drop_lost() empties the timeline after a
   // failure; check_not_lost() throws.
   void drop_lost();
   void check_not_lost() const;

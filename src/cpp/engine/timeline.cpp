@@ -164,7 +164,7 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
     const Interrupted between = [&] {
       // Limits the layers queued ahead, so that other sessions do not wait for them.
       for (const auto& shard : engine_->shards()) shard->stream().pace();
-      between_layers();
+      if (is_computing_) between_layers();
       return interrupted && interrupted();
     };
     const Hold hold{is_computing_, buffers.is_held, has_own_buffers && between_layers};
@@ -172,8 +172,10 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
       prefill_in_stages(ids, between, after_chunk);
       continue;
     }
+    // Paces are also the marks of progress of LinkedStreams. Appends of a tree's rows are recorded.
+    const bool is_paced = is_computing_ || (engine_->is_split_by_layers() && rows > kMaxTree);
     forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.is_sparse = is_sparse},
-            is_computing_ ? between : interrupted);
+            is_paced ? between : interrupted);
     commit_rows(part);
     after_chunk(buffers, first, rows);
   }

@@ -20,6 +20,8 @@ class Pack {
   // files: the manifest's code objects by name. Throws if one of the manifest's files or kernels is missing; the
   // message names it.
   Pack(const Device& device, std::string_view manifest_json, const Files& files);
+  // Without kernels: streams on it can only copy.
+  explicit Pack(const Device& device) : device_(device) {}
 
   const Device& device() const { return device_; }
   const Target& target() const { return target_; }

@@ -11,6 +11,7 @@ void bind_exchange(nanobind::module_& m);     // exchanges between ranks
 void bind_launch(nanobind::module_& m);       // the choice of kernel and geometry
 void bind_speculation(nanobind::module_& m);  // suffix drafts, unions of trees, DraftPlanner
 
+void bind_link(nanobind::module_& m);      // links between devices
 void bind_gpu_load(nanobind::module_& m);  // loading weights to a device
 void bind_gpu_megakernel(nanobind::module_& m);
 void bind_gpu_sample(nanobind::module_& m);     // sampling

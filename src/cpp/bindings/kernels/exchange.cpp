@@ -206,12 +206,9 @@ void bind_exchange(nb::module_& m) {
   m.def(
       "loopback_gather", [](PythonPack& pack, const Floats<2>& x) { return Loopback(pack, long(x.size())).gather(x); },
       "pack"_a, "x"_a, "x twice, side by side: an all-gather of two ranks that are one device.");
-  nb::class_<HeldRank>(m, "HeldRank", "A fault: a rank whose stream hangs until release(), or the end of a `with`.")
-      .def("release", &HeldRank::release)
+  nb::class_<HeldRank, HeldStream>(m, "HeldRank", "A rank whose stream hangs.")
       .def("erase_arrival", &HeldRank::erase_arrival, Unlocked(),
-           "Waits until a peer's values arrive, and erases their tags and flags.")
-      .def("__enter__", [](nb::object self) { return self; })
-      .def("__exit__", [](HeldRank& self, const nb::args&) { self.release(); });
+           "Waits until a peer's values arrive, and erases their tags and flags.");
   m.def(
       "hold_rank",
       [](const Engine& engine, int rank) {

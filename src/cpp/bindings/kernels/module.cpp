@@ -13,6 +13,7 @@ NB_MODULE(_kernels, m) {
   lb::kernels::bind_session_probe(m);
   nb::module_ driver = m.def_submodule("driver", "Memory, modules and launches of a device.");
   lb::kernels::bind_driver(driver);
+  lb::kernels::bind_link(driver);
   nb::module_ ops = m.def_submodule("ops", "Single ops, on the CPU or on a pack's device.");
   lb::kernels::bind_ops(ops);
   lb::kernels::bind_exchange(ops);

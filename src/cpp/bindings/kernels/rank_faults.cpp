@@ -19,8 +19,7 @@ std::byte* flags_of(const RankMailboxes& own) { return reinterpret_cast<std::byt
 
 }  // namespace
 
-HeldRank::HeldRank(GpuStream& stream, const RankGroup& ranks, int rank)
-    : other_(stream.pack().device()), own_(ranks.of(rank)), state_(std::make_shared<State>()) {
+HeldStream::HeldStream(GpuStream& stream) : state_(std::make_shared<State>()) {
   const auto hang = [](void* argument) {
     const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(argument));
     (*state)->is_held = true;
@@ -29,10 +28,12 @@ HeldRank::HeldRank(GpuStream& stream, const RankGroup& ranks, int rank)
   };
   stream.queue().run_on_host(hang, new std::shared_ptr<State>(state_));
   state_->is_held.wait(false);
-  before_ = arrivals();
 }
 
-void HeldRank::release() {
+HeldRank::HeldRank(GpuStream& stream, const RankGroup& ranks, int rank)
+    : HeldStream(stream), other_(stream.pack().device()), own_(ranks.of(rank)), before_(arrivals()) {}
+
+void HeldStream::release() {
   state_->is_released = true;
   state_->is_released.notify_all();
 }

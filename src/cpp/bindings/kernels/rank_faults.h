@@ -1,5 +1,5 @@
-// Faults that tests inject into the ranks of a tensor split, on any device: a stream that hangs, values that get lost
-// on their way, a kernel that fails.
+// Faults that tests inject into a model on several devices, of any kind: a stream that hangs, and in the ranks of a
+// tensor split values that get lost on their way, a kernel that fails.
 #pragma once
 
 #include <atomic>
@@ -10,31 +10,40 @@
 
 namespace lb::kernels {
 
-// A rank whose queue hangs once the work sent before is complete, until release().
-class HeldRank {
+// A stream that hangs once the work sent before is complete, until release().
+class HeldStream {
  public:
-  // Waits until the queue hangs. The stream and the group must outlive this.
-  HeldRank(GpuStream& stream, const RankGroup& ranks, int rank);
-  ~HeldRank() { release(); }
-  HeldRank(const HeldRank&) = delete;
-  HeldRank& operator=(const HeldRank&) = delete;
+  // Waits until the stream hangs. It must outlive this.
+  explicit HeldStream(GpuStream& stream);
+  ~HeldStream() { release(); }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
 
   void release();
-  // Waits until a peer's values arrive, and erases them: their tags and flags are as if nothing had been sent. Throws
-  // kDevice if nothing arrives.
-  void erase_arrival();
 
  private:
   struct State {
     std::atomic<bool> is_held = false, is_released = false;
   };
 
+  std::shared_ptr<State> state_;
+};
+
+class HeldRank : public HeldStream {
+ public:
+  // The group must outlive this, too.
+  HeldRank(GpuStream& stream, const RankGroup& ranks, int rank);
+
+  // Waits until a peer's values arrive, and erases them: their tags and flags are as if nothing had been sent. Throws
+  // kDevice if nothing arrives.
+  void erase_arrival();
+
+ private:
   // The words and then the flags, by which the rank sees that values have arrived.
   std::vector<std::byte> arrivals() const;
 
   gpu::Queue other_;  // of the rank's device
   const RankMailboxes& own_;
-  std::shared_ptr<State> state_;
   std::vector<std::byte> before_;
 };
 

@@ -1,0 +1,33 @@
+// StreamGroup: the streams of a model on several devices, whose work waits for each other's. The host waits for their
+// work only as long as all devices make progress, so that a device that hangs ends a request with an error.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace lb {
+
+// The simulator computes for as long as the host lets it.
+inline constexpr uint64_t kSimTimeoutNs = 20'000'000'000;
+
+class StreamGroup {
+ public:
+  virtual ~StreamGroup() = default;
+
+  // Whether a device has failed the others. Any thread may ask.
+  virtual bool has_failed() const = 0;
+  // Throws kDevice if has_failed(). The requests in progress are lost. The streams can start again, at once, or where
+  // the work of a device does not end, after restart(). No other thread may send work meanwhile.
+  virtual void check() = 0;
+  // Waits until is_done() or has_failed(): a device that hangs never ends its work.
+  virtual void wait_until(const std::function<bool()>& is_done) const = 0;
+  // Call before new work: starts the streams again if check() could not. Throws kDevice while the work of a device does
+  // not end. No other thread may send work meanwhile.
+  virtual void restart() = 0;
+  // Whether restart() has something to do. Any thread may ask.
+  virtual bool is_stopped() const = 0;
+  // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
+  virtual int n_failures() const = 0;
+};
+
+}  // namespace lb
