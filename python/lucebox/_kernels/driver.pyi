@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+import numpy
 from numpy.typing import NDArray
 
+import lucebox._engine
 import lucebox._engine.gpu
 
 
@@ -20,6 +22,16 @@ def corrupt_sim_link(device: int, flipped: int, every: int, n_wrong: int) -> Non
 
 def enable_peer(device: lucebox._engine.gpu.Device, peer: lucebox._engine.gpu.Device) -> None:
     """Lets a device reach the memory of another."""
+
+def numa_node(pci: str, folder: str) -> int:
+    """
+    The NUMA node of the device at a PCI address, or -1 if the system names none. folder: of all PCI devices.
+    """
+
+def memory_policy_near(node: int) -> int:
+    """
+    The kernel's number of this thread's memory policy while its pages come from a node; -1: there is none.
+    """
 
 class Buffer:
     """
@@ -126,3 +138,37 @@ class Graph:
     @property
     def was_updated(self) -> bool:
         """Whether the last capture fitted the graph in place."""
+
+def prove_link(sender: lucebox._engine.gpu.Device, receiver: lucebox._engine.gpu.Device, row_bytes: int) -> tuple[str, float]:
+    """
+    Sends known answers as a model that is split by layers does. Returns the path ("peer", or "host: ..." with the reason), and the mean microseconds of a row.
+    """
+
+class HeldStream:
+    """A fault: a stream that hangs until release(), or the end of a `with`."""
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *args) -> None: ...
+
+def hold_device(engine: lucebox._engine.Engine, shard: int) -> HeldStream:
+    """
+    Hangs the stream of a device of a model once the work sent before has ended.
+    """
+
+class LinkChain:
+    """Devices that hand rows from each to the next."""
+
+    def __init__(self, devices: Sequence[lucebox._engine.gpu.Device], max_values: int, timeout_s: float) -> None:
+        """timeout_s: of a device that makes no progress."""
+
+    def hold(self, device: int) -> HeldStream:
+        """As hold_device()."""
+
+    def restart(self) -> None:
+        """After an error; raises while a device still hangs."""
+
+    def pass_on(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """x [count], which goes through the memory of each device."""

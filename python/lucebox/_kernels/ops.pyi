@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 import lucebox._engine
 import lucebox._engine.gpu
+import lucebox._kernels.driver
 
 
 def run(calls: Sequence[tuple[str, Sequence[dict], Sequence[dict]]], pack: lucebox._engine.gpu.Pack | None = None, threads: int = 1, isa: str = 'auto') -> list[tuple[list[dict], list[dict]]]:
@@ -39,19 +40,11 @@ def loopback_sum(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.floa
 def loopback_gather(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
     """x twice, side by side: an all-gather of two ranks that are one device."""
 
-class HeldRank:
-    """
-    A fault: a rank whose stream hangs until release(), or the end of a `with`.
-    """
-
-    def release(self) -> None: ...
+class HeldRank(lucebox._kernels.driver.HeldStream):
+    """A rank whose stream hangs."""
 
     def erase_arrival(self) -> None:
         """Waits until a peer's values arrive, and erases their tags and flags."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *args) -> None: ...
 
 def hold_rank(engine: lucebox._engine.Engine, rank: int) -> HeldRank:
     """Hangs the stream of a rank once the work sent before has ended."""

@@ -1,6 +1,10 @@
 // Allocates device and pinned memory; an error names the bytes requested and the bytes free.
 #include "device/memory.h"
 
+#include <iterator>
+
+#include "device/numa.h"
+
 namespace lb::gpu {
 namespace {
 
@@ -10,6 +14,7 @@ Resource allocate(const Device& device, size_t bytes, Buffer::Kind kind) {
   const Driver& d = context.driver();
   void* address = nullptr;
   if (kind == Buffer::Kind::kPinned) {
+    const NumaPreference near(numa_node(context.info().pci));
     context.check(d.host_allocate.name, context.status_of(d.host_allocate, &address, bytes, 0),
                   cat(bytes, " bytes of pinned host memory"));
     return Resource(device.context(), address, &Driver::host_free);
@@ -28,6 +33,8 @@ Buffer::Buffer(const Device& device, size_t bytes, Kind kind)
     : resource_(allocate(device, bytes, kind)), size_(bytes) {}
 
 SharedPages::SharedPages(std::initializer_list<const Device*> devices, size_t bytes) : pages_(bytes) {
+  // Registering commits the pages, near the last device, which reads them.
+  const NumaPreference near(numa_node((*std::prev(devices.end()))->info().pci));
   for (const Device* device : devices) {
     const Context& context = *device->context();
     const Driver& d = context.driver();

@@ -13,7 +13,7 @@ namespace lb::gpu {
 // New memory has undefined contents.
 class Buffer {
  public:
-  enum class Kind { kDevice, kPinned };  // kPinned: page-locked host memory, which the device reads and writes by DMA
+  enum class Kind { kDevice, kPinned };  // kPinned: page-locked host memory near the device, which reads it by DMA
 
   Buffer(const Device& device, size_t bytes, Kind kind = Kind::kDevice);
 

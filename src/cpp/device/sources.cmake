@@ -12,5 +12,6 @@ target_sources(lucebox_engine PRIVATE
   device/library.cpp
   device/memory.cpp
   device/module.cpp
+  device/numa.cpp
   device/queue.cpp
   device/sim_image.cpp)

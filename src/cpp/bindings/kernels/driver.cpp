@@ -14,6 +14,7 @@
 #include "device/graph.h"
 #include "device/memory.h"
 #include "device/module.h"
+#include "device/numa.h"
 #include "device/queue.h"
 #include "device/sim_thread.h"
 
@@ -99,6 +100,11 @@ class CapturedGraph {
   bool was_updated_ = false;
 };
 
+int memory_policy_near(int node) {
+  const gpu::NumaPreference near(node);
+  return gpu::memory_policy();
+}
+
 void bind_memory(nb::module_& m) {
   nb::class_<gpu::Buffer>(m, "Buffer", "Device memory, or pinned memory of the host; its contents start undefined.")
       .def(
@@ -181,6 +187,10 @@ void bind_driver(nb::module_& m) {
         "Injects a fault: every `every`-th word that kernels of this simulated device send to other devices arrives "
         "with these bits inverted, until n_wrong words have.");
   m.def("enable_peer", &gpu::Device::enable_peer, "device"_a, "peer"_a, "Lets a device reach the memory of another.");
+  m.def("numa_node", &gpu::numa_node, "pci"_a, "folder"_a,
+        "The NUMA node of the device at a PCI address, or -1 if the system names none. folder: of all PCI devices.");
+  m.def("memory_policy_near", &memory_policy_near, "node"_a,
+        "The kernel's number of this thread's memory policy while its pages come from a node; -1: there is none.");
   bind_memory(m);
   bind_queue(m);
 }
