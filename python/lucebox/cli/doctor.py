@@ -12,11 +12,12 @@ from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.errors import InvalidRequestError
 from lucebox.packs import ON_PYPI, installer
-from lucebox.packs.doctor import DeviceState, DriverState, Host, PackState, Report, examine
+from lucebox.packs.doctor import DeviceState, DriverState, Host, PackState, Report, examine, with_links
+from lucebox.packs.links import ROW_BYTES, LinkState
 from lucebox.sizes import show_size
 
 DESCRIPTION = """Show the GPUs of this machine, their drivers, the installed GPU packs, and the pip command to run next.
-Needs no vendor tool.
+With several usable GPUs, also prove and time the link from each to the next. Needs no vendor tool.
 
 Exit code 1: there is a GPU, but none is usable; or --fix left something to do."""
 SOURCE = "where lucebox came from (with --index-url, or by their wheel files; they are not on PyPI)"
@@ -53,7 +54,9 @@ def execute(args: argparse.Namespace) -> int:
 def _examine(index_url: str | None) -> Report:
     with console.status() as show:
         show("asking the drivers")
-        return examine(index_url=index_url)
+        report = examine(index_url=index_url)
+        show("proving the links between the GPUs")
+        return with_links(report)
 
 
 def _fix(report: Report, args: argparse.Namespace) -> int:
@@ -100,6 +103,12 @@ def print_report(report: Report) -> None:
             ["device", "GPU", "architecture", ("memory", "right"), ("free", "right"), "pack", "code by", "why"],
             [device_row(device) for device in report.devices],
         )
+    if report.links:
+        console.write("\n")
+        console.print_table(
+            ["from", "to", (f"row of {show_size(ROW_BYTES)}", "right"), "path"],
+            [link_row(link) for link in report.links],
+        )
     if report.packs:
         console.write("\n")
         console.print_table(
@@ -142,6 +151,11 @@ def device_row(device: DeviceState) -> list[str]:
         device.code or "-",
         device.reason,
     ]
+
+
+def link_row(link: LinkState) -> list[str]:
+    time = "-" if link.row_us is None else f"{link.row_us:,.1f} us"
+    return [link.sender, link.receiver, time, link.path or f"none: {link.error}"]
 
 
 def pack_row(pack: PackState) -> list[str]:

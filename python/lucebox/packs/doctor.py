@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lucebox
@@ -16,6 +16,7 @@ from lucebox.cache import step_costs_folder
 from lucebox.errors import PackError
 from lucebox.packs import causes, machine
 from lucebox.packs.drivers import VENDORS, Gpu, Survey, survey
+from lucebox.packs.links import LinkState, prove_links
 from lucebox.packs.machine import processor_name
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "PackState",
     "Report",
     "examine",
+    "with_links",
 ]
 
 ON_CPU = "Models run on the CPU."
@@ -115,6 +117,8 @@ class Report:
     verdict: str
     ok: bool
     """Whether a GPU is usable, or there is no GPU."""
+    links: tuple[LinkState, ...] = ()
+    """From each usable GPU to the next one of its vendor."""
 
 
 def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url: str | None = None) -> Report:
@@ -140,6 +144,13 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url:
         verdict=verdict,
         ok=ok,
     )
+
+
+def with_links(report: Report) -> Report:
+    """The report with the links between its usable GPUs, which this proves."""
+    ready = [device for device in report.devices if device.pack]
+    groups = [[one.device for one in ready if one.device and _vendor(one) == backend] for backend in VENDORS]
+    return replace(report, links=tuple(link for group in groups for link in prove_links(group)))
 
 
 def _check_files(found: packs.Packs) -> packs.Packs:
