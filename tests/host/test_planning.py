@@ -19,6 +19,7 @@ from lucebox.measure import synthetic
 from lucebox.models.drafters import Drafters
 from lucebox.models.memory import ExpertPlan, MemoryPlan
 from lucebox.models.planning import Plan, plan_memory
+from lucebox.models.split_modes import Mode, plan_modes
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import Selection, targets
 from lucebox.packs.devices import resolve_vision_device
@@ -238,6 +239,45 @@ def test_a_part_of_every_layer_on_each_card(large: tuple[Path, Path], n: int) ->
     assert len(weights) == n and max(weights) - min(weights) < 0.1 * max(weights)
     assert max(weights) == pytest.approx((13.3 / n + 0.2) * GIB, rel=0.1)
     assert {part.context for part in plan.parts} == {8192}
+
+
+def modes_of(model: Path, board: str, **options: Any) -> dict[tuple[str, str | None], Mode]:
+    modes = plan_modes(model, {"context": 4096, "draft": "none", **options}, board=board)
+    return {(mode.mode, mode.link): mode for mode in modes}
+
+
+@pytest.mark.slow  # 5 s each: headers with whole vocabularies
+@pytest.mark.parametrize(
+    ("name", "preset", "measured"),
+    [
+        ("qwen35-27b", "Q4_K_M", {("one", None): 187, ("layer", None): 186, ("tensor", "peer"): 235}),
+        ("qwen35-9b", "Q8_0", {("one", None): 382, ("tensor", "peer"): 556, ("tensor", "host"): 526}),
+        ("qwen35moe-35b-a3b", "Q4_K_M", {("one", None): 549, ("layer", None): 527, ("tensor", "peer"): 549}),
+    ],
+)
+def test_predictions(tmp_path: Path, name: str, preset: str, measured: dict[tuple[str, str | None], float]) -> None:
+    """Speeds of two H200, as docs/several_devices.md has them."""
+    synthetic.write_sparse(tmp_path / "model.gguf", synthetic.SHAPES[name], name, preset)
+    modes = modes_of(tmp_path / "model.gguf", "H200,H200")
+    for way, tokens_s in measured.items():
+        assert modes[way].tokens_s == pytest.approx(tokens_s, rel=0.12), way
+    assert modes["replicas", None].tokens_s == pytest.approx(2 * (modes["one", None].tokens_s or 0))
+
+
+def test_modes_of_unequal_cards(large: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """The first card alone has room; a tensor split ends with the slower card."""
+    modes = modes_of(large[0], "RTX 3090,RTX 3060")
+    assert "of memory of GeForce RTX 3060 12GB" in (modes["replicas", None].error or "")
+    one, layer, tensor = (modes[way].tokens_s or 0 for way in (("one", None), ("layer", None), ("tensor", "host")))
+    assert 0 < layer < one and 0 < tensor < one
+    assert plan_modes(large[0], {}, board="RTX 3090") == ()
+    assert main(["inspect", str(large[0]), "--board", "RTX 3090,RTX 3060", "--context", "4096", "--draft", "none"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("--split")]
+    assert [row[1:4] for row in rows] == [
+        ["layer", f"{layer:,.0f}", f"{modes['layer', None].largest_context:,}"],
+        ["tensor", "peer", f"{modes['tensor', 'peer'].tokens_s:,.0f}"],
+        ["tensor", "host", f"{tensor:,.0f}"],
+    ]
 
 
 def token_bytes(shape: synthetic.Shape, preset: str) -> int:

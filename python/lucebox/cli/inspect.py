@@ -15,6 +15,7 @@ from lucebox.errors import LuceboxError
 from lucebox.models.assets import TensorInfo, list_tensors
 from lucebox.models.planning import Plan, ScorerPlan, plan_memory
 from lucebox.models.resolve import resolve
+from lucebox.models.split_modes import Mode, plan_modes
 from lucebox.models.vision import TowerInfo, find_tower, tower_info
 from lucebox.options import EngineOptions
 from lucebox.packs.targets import find_board
@@ -23,9 +24,10 @@ from lucebox.sizes import show_size
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 
 Long values are truncated, with their full length; --full shows them whole. The memory plan is that of `run` with the
-same engine flags, without loading the weights. --board plans for a card that is not here, and --memory-limit for a
-device with that much free memory. The table of KV types has, for each, the bytes of a token and the longest context
-that fits. --prefill-drafter adds the scorer of prompts: beside the target where both fit, else swapped with it."""
+same engine flags, without loading the weights. --board plans for a card that is not here ("RTX 3090,RTX 3090": for
+two), and --memory-limit for a device with that much free memory. For several GPUs, it predicts the speed of each way to
+use them. The table of KV types has, for each, the bytes of a token and the longest context that fits. --prefill-drafter
+adds the scorer of prompts: beside the target where both fit, else swapped with it."""
 JSON_HELP = "print one JSON object"
 
 LINKS_GB_S = {"PCIe 4.0 x16": 25.0, "PCIe 5.0 x16": 50.0}
@@ -45,26 +47,30 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
     options.add_model(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--full", action="store_true", help="do not truncate long values")
-    parser.add_argument("--board", metavar="NAME", help='plan for this card of `lucebox targets`, as "RTX 3090"')
+    parser.add_argument(
+        "--board", metavar="NAME,...", help='plan for these cards of `lucebox targets`, as "RTX 3090,RTX 3090"'
+    )
     options.add_engine(parser)
     return parser
 
 
 def execute(args: argparse.Namespace) -> int:
     if args.board is not None:
-        find_board(args.board)  # a wrong board name ends the command; problems of the model are part of the report
+        for name in args.board.split(","):
+            find_board(name)  # a wrong board name ends the command; problems of the model are part of the report
     with console.loading() as progress:
         path = resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = list_tensors(model)
     plan = plan_of(args)
+    modes = plan_modes(args.model, options.given(args, EngineOptions), board=args.board, offline=args.offline)
     found = find_tower(getattr(args, "mmproj", None), path)
     tower = None if found is None else tower_info(found)
     if args.json:
-        print_json(path, metadata, tensors, plan, tower, args)
+        print_json(path, metadata, tensors, plan, modes, tower, args)
     else:
-        print_tables(path, metadata, tensors, plan, tower, args)
+        print_tables(path, metadata, tensors, plan, modes, tower, args)
     return 0
 
 
@@ -120,6 +126,7 @@ def print_json(
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     plan: Plan | str,
+    modes: Sequence[Mode],
     tower: TowerInfo | None,
     args: argparse.Namespace,
 ) -> None:
@@ -130,6 +137,7 @@ def print_json(
         "quant_mix": quant_mix(tensors),
         "draft": getattr(args, "draft", EngineOptions().draft),
         "memory_plan": None,
+        "modes": modes,
         "vision_tower": tower,
     }
     if isinstance(plan, str):
@@ -159,6 +167,7 @@ def print_tables(
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     plan: Plan | str,
+    modes: Sequence[Mode],
     tower: TowerInfo | None,
     args: argparse.Namespace,
 ) -> None:
@@ -200,6 +209,7 @@ def print_tables(
         console.write(f"\nvision tower: {tower.path}, {tower.n_layers} layers of {tower.width}, {size}, on the CPU\n")
     if isinstance(plan, str):
         console.write(f"\nno memory plan: {plan}\n")
+        print_modes(modes)
         return
     memory = plan.memory
     console.write(f"\n{plan.kernels}\n{memory}\n")
@@ -215,8 +225,30 @@ def print_tables(
             console.write(f"with the expected copies over {link} ({gb_s:g} GB/s): at most {tokens_s:,.0f} tok/s\n")
     if plan.draft != "none":
         console.write(f"draft: {plan.draft}\n")
+    print_modes(modes)
     if plan.scorer is not None:
         console.write(f"\nscorer {args.prefill_drafter}, {place_of(plan.scorer)}\n{plan.scorer.memory}\n")
+
+
+def print_modes(modes: Sequence[Mode]) -> None:
+    if not modes:
+        return
+    names = {"one": "the first GPU alone", "layer": "--split layer", "tensor": "--split tensor"}
+    names["replicas"] = "--replicas, of all sequences"
+    console.write("\npredicted speed without drafts, by a graph, after a short context:\n")
+    console.print_table(
+        ["mode", "link", ("tok/s", "right"), ("largest context", "right"), ""],
+        [
+            [
+                names[mode.mode],
+                mode.link or "",
+                "-" if mode.tokens_s is None else f"{mode.tokens_s:,.0f}",
+                "-" if mode.largest_context is None else f"{mode.largest_context:,}",
+                mode.error or "",
+            ]
+            for mode in modes
+        ],
+    )
 
 
 def place_of(scorer: ScorerPlan) -> str:

@@ -49,13 +49,15 @@ class Plan:
     """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
     scorer: ScorerPlan | None = None
     """The scorer of prompts; None without one."""
-    bandwidth_gb_s: float | None = None
-    """Of a board, as its maker states it; None for other devices, or if the maker does not."""
+    bandwidths_gb_s: tuple[float | None, ...] = (None,)
+    """Of the memory of each device: of a board, as its maker states it; of a GPU of this machine, from the clock and
+    the bus that an NVIDIA driver reports. None if unknown."""
 
     @property
     def max_tokens_s(self) -> float | None:
-        """The speed of decoding without drafts if it only read the weights; None without a bandwidth."""
-        return None if self.bandwidth_gb_s is None else self.bandwidth_gb_s * 1e9 / self.memory.bytes_per_token
+        """The speed of decoding without drafts on one device if it only read the weights; None without a bandwidth."""
+        gb_s = self.bandwidths_gb_s[0]
+        return None if gb_s is None or self.memory.parts else gb_s * 1e9 / self.memory.bytes_per_token
 
     def tokens_s_over(self, link_gb_s: float) -> float | None:
         """`max_tokens_s` if the expected copies of experts over a link of this speed follow the reads of the weights.
@@ -106,7 +108,7 @@ class Device:
     vision: Device | None = None
     """The device of a vision tower; None: the target's first."""
     bandwidth_gb_s: float | None = None
-    """Of a board, as its maker states it."""
+    """As in `Plan`."""
 
 
 def plan_memory(
@@ -119,7 +121,8 @@ def plan_memory(
 ) -> Plan:
     """The plan that `LLM` would make with these options (fields of `EngineOptions`), from the files' metadata.
 
-    `board` plans for a card that is not here, by its name in `lucebox targets`, with or without the pack of its target.
+    `board` plans for a card that is not here, by its name in `lucebox targets`, with or without the pack of its target;
+    for several cards with commas between their names.
     `memory_limit` takes the place of the device's free memory. With `draft="auto"` the plan has the first
     drafter that fits; loading may drop it if it is not worth its cost.
 
@@ -129,7 +132,7 @@ def plan_memory(
     """
     check_names(EngineOptions, options)
     wanted = EngineOptions(**options)
-    device = local_device(replace(wanted, memory_limit=None)) if board is None else _board(board, wanted)
+    device = local_device(replace(wanted, memory_limit=None)) if board is None else _boards(board, wanted)
     if wanted.memory_limit is not None:
         limit = parse_size(wanted.memory_limit)
         others = tuple(replace(other, free_bytes=limit) for other in device.others)
@@ -148,8 +151,9 @@ def plan_memory(
             device = _beside(device, scorer.memory)
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
     TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
+    bandwidths = tuple(one.bandwidth_gb_s for one in (device, *device.others))
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer, device.bandwidth_gb_s)
+    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer, bandwidths)
 
 
 def _plan_target(
@@ -296,7 +300,19 @@ def _facts(selection: Selection, limit: int | None) -> Device:
         free_bytes if limit is None else min(limit, free_bytes),
         pack.manifest_json,
         device.info.n_sms,
+        bandwidth_gb_s=_bandwidth_gb_s(device.info),
     )
+
+
+def _bandwidth_gb_s(info: _engine.gpu.DeviceInfo) -> float | None:
+    """Memory of NVIDIA's cards moves two words per clock."""
+    gb_s = 2 * info.memory_clock_khz * 1e3 * info.bus_bits / 8 / 1e9
+    return gb_s if info.vendor == "cuda" and gb_s > 0 else None
+
+
+def _boards(names: str, options: EngineOptions) -> Device:
+    first, *others = (_board(name, options) for name in names.split(","))
+    return replace(first, others=tuple(others))
 
 
 def _board(name: str, options: EngineOptions) -> Device:

@@ -71,6 +71,7 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   d["mapped_bytes"] = plan.mapped_bytes;
   d["available_bytes"] = plan.available_bytes;
   d["bytes_per_token"] = plan.bytes_per_token;
+  d["n_layers"] = plan.n_layers;
   d["context"] = plan.context;
   d["max_context"] = plan.max_context;
   d["kv_tokens"] = plan.kv_tokens;

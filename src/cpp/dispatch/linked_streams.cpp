@@ -10,16 +10,10 @@
 namespace lb {
 namespace {
 
-// Waits poll without a pause for as long as a step may take, so that none ends late.
-constexpr std::chrono::microseconds kBusy{20'000}, kSimBusy{200}, kPause{50};
 // Between two looks at the marks. After a longer gap, in which no host thread waited, the time-out starts again.
 constexpr std::chrono::milliseconds kLook{1}, kMaxGap{1000};
 // How long an error waits for the end of the stuck work.
 constexpr std::chrono::milliseconds kDrain{500};
-
-bool is_sim(GpuStream& stream) { return stream.pack().device().info().vendor == gpu::Vendor::kSim; }
-
-std::string name_of(GpuStream& stream) { return stream.pack().device().context()->where(); }
 
 struct LinkedGraphs final : Recording {
   struct Stage {

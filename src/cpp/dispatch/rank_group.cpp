@@ -19,10 +19,6 @@ constexpr uint64_t kDrainShare = 3;
 // Time-outs for which a rank may have work alone. Peers that copy states to the host may have links of different speed.
 constexpr uint64_t kAloneTimeouts = 4;
 
-// Waits poll, so that they see a failure: without a pause for as long as a step may take, so that none ends late. The
-// simulator needs the processor itself.
-constexpr std::chrono::microseconds kBusy{20'000}, kSimBusy{200}, kPause{50};
-
 // Known answers: the longest exchange, and the values of all exchanges of one length, so that the proof of eight ranks
 // takes less than a second.
 constexpr long kProvenValues = 1L << 18, kProvenSum = 1L << 22;
@@ -37,10 +33,6 @@ struct Layout {
         rows(carver.take<float>(size_t(2) * n * max_values)),
         flags(carver.take<uint32_t>(size_t(2) * n * kMaxExchangeBlocks)) {}
 };
-
-bool is_sim(GpuStream& stream) { return stream.pack().device().info().vendor == gpu::Vendor::kSim; }
-
-std::string name_of(GpuStream& stream) { return stream.pack().device().context()->where(); }
 
 }  // namespace
 

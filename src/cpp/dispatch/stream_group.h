@@ -2,8 +2,12 @@
 // work only as long as all devices make progress, so that a device that hangs ends a request with an error.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
+
+#include "dispatch/gpu_stream.h"
 
 namespace lb {
 
@@ -28,6 +32,14 @@ class StreamGroup {
   virtual bool is_stopped() const = 0;
   // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
   virtual int n_failures() const = 0;
+
+ protected:
+  // Waits poll, so that they see a failure: without a pause for as long as a step may take, so that none ends late. The
+  // simulator needs the processor itself.
+  static constexpr std::chrono::microseconds kBusy{20'000}, kSimBusy{200}, kPause{50};
+
+  static bool is_sim(GpuStream& stream) { return stream.pack().device().info().vendor == gpu::Vendor::kSim; }
+  static std::string name_of(GpuStream& stream) { return stream.pack().device().context()->where(); }
 };
 
 }  // namespace lb

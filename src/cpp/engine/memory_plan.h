@@ -39,6 +39,7 @@ struct MemoryPlan {
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
   size_t bytes_per_token = 0;        // weights that a decoded token reads: of a mixture, only the chosen experts
+  int n_layers = 0;                  // of the model
   ExpertPlan experts;                // of a mixture
   int context = 0, max_context = 0;  // tokens: of this plan; the model's limit
   int kv_tokens = 0;                 // of the KV cache

@@ -27,7 +27,7 @@ namespace lb::kernels {
 namespace {
 
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::pair<std::string, double> prove_link(const gpu::Device& sender, const gpu::Device& receiver, size_t row_bytes) {
   constexpr size_t kMaxBytes = size_t(1) << 20;
@@ -56,7 +56,7 @@ class LinkChain {
   std::unique_ptr<HeldStream> hold(int device) { return std::make_unique<HeldStream>(streams_.at(device)); }
   void restart() { group_->restart(); }
 
-  Array<float, 1> pass_on(const Floats& x) {
+  Array<float, 1> pass_on(const Values& x) {
     const size_t bytes = x.size() * sizeof(float);
     LB_CHECK(bytes <= rows_[0]->size(), kInvalid, "x has ", x.size(), " values, more than max_values");
     std::vector<float> y(x.size());
