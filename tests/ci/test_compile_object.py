@@ -106,6 +106,16 @@ def test_the_chip_that_ptx_is_made_for(arch: str, text: str, of: str) -> None:
     assert compile_object.front(arch, ["int x;", text]) == of
 
 
+@pytest.mark.parametrize(
+    ("arch", "of"), [("sm_86", "sm_80"), ("sm_87", "sm_80"), ("sm_120a", "sm_100a"), ("sm_121a", "sm_103a")]
+)
+def test_headers_of_every_kernel_let_chips_share(arch: str, of: str) -> None:
+    """Otherwise these packs take twice the compilers' time."""
+    source = ROOT / "src/gpu/elementwise/add_bias.cpp"
+    job = compile_object.Job("nvrtc", source, arch, (), "", "", "", (), ROOT)
+    assert compile_object.front(arch, [file.read_text() for file in (source, *job.headers())]) == of
+
+
 def nvrtc(out: Path, source: Path, arch: str, *, ptxas: bool, store: Path | None = None, root: Path = ROOT) -> bytes:
     if not PTXAS.exists():
         pytest.skip("no NVRTC 12.9 or its ptxas: run ci/build_packs.py sm_86 once")
