@@ -8,8 +8,8 @@
 namespace lb::gpu {
 
 inline constexpr bool kHasScalarRegisters = false;  // a warp's common values, as addresses, have registers of their own
-// Whether eight pieces of quantised rows fit a thread's 128 registers beside their sums. Elsewhere ptxas spills. Headers
-// of every kernel ask for the chip by >= alone, or chips would not share PTX (ci/compile_object.py).
+// Whether eight pieces of quantised rows fit a thread's 128 registers beside their sums. Elsewhere ptxas spills.
+// Headers of every kernel ask for the chip by >= alone, or chips would not share PTX (ci/compile_object.py).
 inline constexpr bool kHoldsEightPieces =
 #if __CUDA_ARCH__ >= 900 && !(__CUDA_ARCH__ >= 1000)
     true;
