@@ -1,5 +1,5 @@
-"""Writes build/packs/resources.md: registers, shared memory and spills of every kernel of the packs in build/packs, which
-ci/build_packs.py builds. The manifest of each pack has the same numbers.
+"""Writes build/packs/resources.md: registers, shared memory and spills of every kernel of the packs in build/packs.
+The manifest of each pack has the same numbers.
 """
 
 from __future__ import annotations

@@ -546,14 +546,14 @@ class GpuTokenLoop : public TokenLoop {
 
   // Waits until token n, and perhaps later ones, are written, or a rank has failed. The device writes `written` last.
   // After a device error it never does, so a long wait asks for errors. It does not wait for the queue, which may have
-  // other sessions' passes.
+  // other sessions' passes or be in a recording.
   void wait(uint32_t n) {
     const std::atomic_ref<uint32_t> written(ring_->written);
     const auto is_there = [&] { return int32_t(written.load(std::memory_order_acquire) - n) > 0; };
     for (unsigned spin = 1; !is_there(); ++spin) {
       if (spin % kSpins != 0) continue;
       if (stream_.has_failed_rank()) return;
-      if (!stream_.queue().is_done()) continue;
+      if (!stream_.is_done()) continue;
       check_stuck();
       LB_ASSERT(is_there());
     }
