@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: .venv/tiny  # real weights: a code completion and a chat answer
 	$(RUN) ci/demo.py
 
-test: .venv/build  # the everyday tests: 20 minutes on two cores from a fresh clone
+test: .venv/build  # the everyday tests: 12 minutes on two cores from a fresh clone
 	$(RUN) ci/test.py
 
 test-all: .venv/build  # every test and build check: for releases, and changes of kernels, parsers or the build

@@ -1,6 +1,6 @@
 """Runs the stages of the project's tests.
 
-test.py                     the everyday stages: `make test`, 20 minutes on two cores, build included
+test.py                     the everyday stages: `make test`, 12 minutes on two cores, build included
 test.py --all               every stage: `make test-all`, before a release or a change of kernels, parsers or the build
 test.py wheel gates tests   only these stages
 
