@@ -16,8 +16,8 @@ LB_DEVICE void prepare_block(const AttentionPrepare& p) {
   });
 }
 
-LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) { prepare_block(p); }
-// 7: 64 registers do not hold the addresses of a batch, too.
+// 7: with 64 registers some chips need stack.
+LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 7) { prepare_block(p); }
 LB_KERNEL(attention_prepare_kernel_batched, Batched<AttentionPrepare>, kPrepareThreads, 7) {
   prepare_block(p.of[block_id_z()]);
 }
