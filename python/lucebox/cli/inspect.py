@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = list_tensors(model)
     plan = plan_of(args)
-    modes = plan_modes(args.model, options.given(args, EngineOptions), board=args.board, offline=args.offline)
+    modes = plan_modes(args.model, options.given(args, EngineOptions), board=args.board)
     found = find_tower(getattr(args, "mmproj", None), path)
     tower = None if found is None else tower_info(found)
     if args.json:

@@ -120,7 +120,6 @@ class MemoryPlan:
     bytes_per_token: int
     """Weights that a decoded token reads: of a mixture, only the chosen experts."""
     n_layers: int
-    """Layers of the model."""
     context: int
     max_context: int
     """Maximum of the model, in tokens."""

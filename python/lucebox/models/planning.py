@@ -32,6 +32,7 @@ __all__ = [
     "place_scorer",
     "plan_memory",
     "plan_scorer",
+    "plan_sizes",
     "scorer_fields",
 ]
 
@@ -50,8 +51,7 @@ class Plan:
     scorer: ScorerPlan | None = None
     """The scorer of prompts; None without one."""
     bandwidths_gb_s: tuple[float | None, ...] = (None,)
-    """Of the memory of each device: of a board, as its maker states it; of a GPU of this machine, from the clock and
-    the bus that an NVIDIA driver reports. None if unknown."""
+    """`Device.bandwidth_gb_s` of each device."""
 
     @property
     def max_tokens_s(self) -> float | None:
@@ -108,7 +108,7 @@ class Device:
     vision: Device | None = None
     """The device of a vision tower; None: the target's first."""
     bandwidth_gb_s: float | None = None
-    """As in `Plan`."""
+    """GB/s of its memory, stated by the board's maker or reported by an NVIDIA driver; None if unknown."""
 
 
 def plan_memory(
@@ -130,6 +130,20 @@ def plan_memory(
         OutOfMemoryError: no context fits, or not the requested one; the message says how much memory would suffice.
         InvalidRequestError, PackError: no such board, or no such pack.
     """
+    plan, path = plan_sizes(model, board=board, offline=offline, progress=progress, **options)
+    TextAssets.load(path)  # raises if the engine has no tokenizer for the file
+    return plan
+
+
+def plan_sizes(
+    model: str | os.PathLike[str],
+    *,
+    board: str | None = None,
+    offline: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> tuple[Plan, Path]:
+    """The plan of `plan_memory`, without its check of the tokenizer, and the model's file or folder."""
     check_names(EngineOptions, options)
     wanted = EngineOptions(**options)
     device = local_device(replace(wanted, memory_limit=None)) if board is None else _boards(board, wanted)
@@ -150,10 +164,9 @@ def plan_memory(
         if not scorer.is_swapped:
             device = _beside(device, scorer.memory)
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
-    TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
     bandwidths = tuple(one.bandwidth_gb_s for one in (device, *device.others))
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer, bandwidths)
+    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer, bandwidths), found.path
 
 
 def _plan_target(

@@ -13,7 +13,7 @@ from typing import Any
 
 from lucebox.errors import LuceboxError
 from lucebox.models.memory import MemoryPlan
-from lucebox.models.planning import Plan, plan_memory
+from lucebox.models.planning import Plan, plan_sizes
 
 __all__ = ["Mode", "plan_modes", "tokens_s"]
 
@@ -26,8 +26,6 @@ HAND_OVER_US = 26.0  # from a device to the next, or of the token to the first
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A way to use the GPUs."""
-
     mode: str
     """one: the first GPU alone; layer, tensor: the split; replicas: a copy on each GPU."""
     link: str | None = None
@@ -37,13 +35,14 @@ class Mode:
     of a GPU is unknown."""
     largest_context: int | None = None
     error: str | None = None
-    """Why the mode is impossible."""
+    """The first line of the error that a load in this mode would raise; None: it is possible."""
 
 
 def plan_modes(
-    model: str | os.PathLike[str], options: Mapping[str, Any], *, board: str | None = None, offline: bool = False
+    model: str | os.PathLike[str], options: Mapping[str, Any], *, board: str | None = None
 ) -> tuple[Mode, ...]:
-    """The modes of the GPUs that `board` or the option `device` names; none for one GPU. options: of `plan_memory`."""
+    """The modes of the GPUs that `board` or the option `device` names; none for one GPU. The model's files are on this
+    machine. options: of `plan_memory`."""
     where = board or options.get("device", "auto")
     names = where.split(",")
     if len(names) < 2:
@@ -53,7 +52,7 @@ def plan_modes(
     def plan(place: str, split: str) -> Plan | str:
         given = {**options, "split": split} | ({} if board else {"device": place})
         try:
-            return plan_memory(model, board=place if board else None, offline=offline, sessions=1, **given)
+            return plan_sizes(model, board=place if board else None, offline=True, sessions=1, **given)[0]
         except LuceboxError as error:
             return str(error).partition("\n")[0]
 

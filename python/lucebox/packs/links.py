@@ -32,8 +32,6 @@ LINK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """How rows get from a GPU to another one."""
-
     sender: str
     receiver: str
     path: str | None = None
