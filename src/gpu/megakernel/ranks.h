@@ -1,5 +1,5 @@
-// What the megakernels of all ranks exchange: shares of sums, logits, and whether another token follows. All ranks run
-// the same phases on grids of one size, so a phase has the same tag on each of them.
+// Exchanges between the megakernels of all ranks: shares of sums, logits, and whether another token follows. All ranks
+// run the same phases on grids of one size, so a phase has the same tag on each of them.
 #pragma once
 
 #include "gpu/megakernel/mailbox.h"

@@ -84,7 +84,7 @@ struct MailboxSource {
   int32_t phase = 0;  // the phase that fills them
 };
 
-// What a product's rows are on a rank of a model that is split by tensors (ops/all_reduce.h).
+// Meaning of a product's rows on a rank of a model that is split by tensors (ops/all_reduce.h).
 enum class RowsOf : int32_t {
   kModel,   // the model's own rows: the model is on one device, or only this rank reads them
   kShares,  // shares of a sum over the ranks
