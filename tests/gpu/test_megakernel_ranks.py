@@ -60,10 +60,13 @@ def open_split(packs: list[_engine.gpu.Pack], path: Path, way: str, n: int = 2, 
     return open_engine(path, pack=packs[0], others=packs[1:n], **{"split": "tensor", "decode_path": way, **options})
 
 
-def write(engine: _engine.Engine, prompt: list[int], n: int, **sampling: Any) -> tuple[list[int], F32, str]:
-    """The prompt and n tokens, the logits before each but the first, and the session's path."""
+def write(
+    engine: _engine.Engine, prompt: list[int], n: int, given: list[int] | None = None, **sampling: Any
+) -> tuple[list[int], F32, str]:
+    """n tokens after the prompt, the logits before each but the first, and the session's path. given: the tokens to go
+    on with; None: the chosen ones."""
     session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], **sampling)
-    ids, logits = list(prompt), []
+    ids, chosen, logits = list(prompt), [], []
     sampler.set_prompt(np.array(ids, np.int32))
     for i in range(n):
         session.sync(np.array(ids, np.int32))
@@ -71,58 +74,64 @@ def write(engine: _engine.Engine, prompt: list[int], n: int, **sampling: Any) ->
             ranks = _kernels.SessionProbe(session).rank_logits()
             assert all(np.array_equal(rank, ranks[0]) for rank in ranks)
             logits.append(ranks[0])
-        ids.append(session.sample(sampler))
-    return ids, np.array(logits, np.float32), session.decode_path.split("_")[0]
+        chosen.append(session.sample(sampler))
+        ids.append(chosen[-1] if given is None else given[i])
+    return chosen, np.array(logits, np.float32), session.decode_path.split("_")[0]
 
 
 def check_against_graphs(
-    packs: list[_engine.gpu.Pack], path: Path, limit: float, n: int = 2, sampling: str = "greedy", **options: Any
+    packs: list[_engine.gpu.Pack],
+    path: Path,
+    seed: int,
+    limit: float = EXACT,
+    n: int = 2,
+    sampling: str = "greedy",
+    **options: Any,
 ) -> None:
-    prompt = random_ids(20, 131).tolist()
-    graph, mega = (
-        write(open_split(packs, path, way, n, **options), prompt, 6, **SAMPLINGS[sampling])
-        for way in ("graph", "megakernel")
-    )
+    """Quantised x, whose rounded codes may be neighbours, may change a token, so only the logits are compared."""
+    prompt, sampler = random_ids(20, 131, seed).tolist(), SAMPLINGS[sampling]
+    graph = write(open_split(packs, path, "graph", n, **options), prompt, 6, **sampler)
+    mega = write(open_split(packs, path, "megakernel", n, **options), prompt, 6, graph[0], **sampler)
     assert (graph[2], mega[2]) == ("graph", "megakernel")
-    assert graph[0] == mega[0]
     assert largest_difference(graph[1], mega[1]) < limit
+    assert limit > EXACT or graph[0] == mega[0]
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("sampling", ["greedy", "drawn"])
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
-def test_recurrent(packs: list[_engine.gpu.Pack], folder: Path, n: int, sampling: str) -> None:
-    check_against_graphs(packs, written(folder, "qwen35"), EXACT, n, sampling)
+def test_recurrent(packs: list[_engine.gpu.Pack], folder: Path, n: int, sampling: str, seed: int) -> None:
+    check_against_graphs(packs, written(folder, "qwen35"), seed, EXACT, n, sampling)
 
 
 @pytest.mark.slow  # 3 s each; every day, test_recurrent
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
-def test_families(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
-    check_against_graphs(packs, written(folder, family), EXACT, activations="int8")
+def test_llama(packs: list[_engine.gpu.Pack], folder: Path, seed: int) -> None:
+    check_against_graphs(packs, written(folder, "llama"), seed)
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("sampling", ["drawn", "greedy"])
-def test_through_host_memory(packs: list[_engine.gpu.Pack], folder: Path, sampling: str) -> None:
-    check_against_graphs(packs, written(folder, "qwen35"), EXACT, sampling=sampling, link="host")
+def test_through_host_memory(packs: list[_engine.gpu.Pack], folder: Path, sampling: str, seed: int) -> None:
+    check_against_graphs(packs, written(folder, "qwen35"), seed, sampling=sampling, link="host")
 
 
-def test_k_quants(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+@pytest.mark.parametrize("weights", ["packed", pytest.param("qwen3", marks=pytest.mark.slow)])
+def test_quantised(packs: list[_engine.gpu.Pack], folder: Path, weights: str, seed: int) -> None:
     limit = tolerance("logits", "half_device")
-    check_against_graphs(packs, written(folder, "packed"), limit, activations="int8", kv="f16")
+    check_against_graphs(packs, written(folder, weights), seed, limit, activations="int8", kv="f16")
 
 
 @pytest.mark.slow  # 3 s
-def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path) -> None:
-    check_against_graphs(packs, written(folder, "qwen35"), EXACT, split="3,1")
+def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path, seed: int) -> None:
+    check_against_graphs(packs, written(folder, "qwen35"), seed, split="3,1")
 
 
 @pytest.mark.slow  # 4 s
-def test_two_sessions_in_turn(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+def test_two_sessions_in_turn(packs: list[_engine.gpu.Pack], folder: Path, seed: int) -> None:
     """Launches of both are in one order on every rank, and a token that is dropped is never taken."""
     engine = open_split(packs, written(folder, "qwen35"), "megakernel")
-    prompts = [random_ids(n, VOCAB, n).tolist() for n in (9, 14)]
-    expected = [write(engine, prompt, 6)[0] for prompt in prompts]
+    prompts = [random_ids(n, VOCAB, seed + n).tolist() for n in (9, 14)]
+    expected = [prompt + write(engine, prompt, 6)[0] for prompt in prompts]
     sessions = [_engine.Session(engine) for _ in prompts]
     texts = [list(prompt) for prompt in prompts]
     samplers = [_engine.Sampler(VOCAB) for _ in prompts]
@@ -152,7 +161,7 @@ def test_a_rank_that_hangs(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     """The request fails, and the next one is right: its steps are graphs."""
     engine = open_split(packs, written(folder, "qwen35"), "megakernel")
     prompt = random_ids(12, VOCAB).tolist()
-    expected = write(engine, prompt, 4)[0]
+    expected = prompt + write(engine, prompt, 4)[0]
     session, sampler, ids = _engine.Session(engine), _engine.Sampler(VOCAB), np.array(prompt, np.int32)
     session.sync(ids)
     ids = np.append(ids, np.int32(session.sample(sampler)))
