@@ -52,7 +52,7 @@ def opened(packs: list[_engine.gpu.Pack], folder: Path, draft: str, n: int = 2, 
     return open_engine(folder / "target.gguf", draft=named, **(split | options))
 
 
-def check_ranks(session: _engine.Session) -> None:
+def check_devices(session: _engine.Session) -> None:
     first, *others = _kernels.SessionProbe(session).rank_logits()
     assert np.isfinite(first).all() and all(np.array_equal(first, other) for other in others)
 
@@ -60,7 +60,7 @@ def check_ranks(session: _engine.Session) -> None:
 class RankWriter(Writer):
     def check(self, i: int) -> None:
         if i > 0:
-            check_ranks(self.session)
+            check_devices(self.session)
 
 
 @pytest.mark.slow  # 17 s; the tests below have the steps of one
@@ -115,7 +115,7 @@ def test_suggested_trees_change_no_token(
         tokens, parents = random_tree(rng, future[i + 1 : i + 12], int(rng.integers(1, 33)))
         one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         if i > 0:
-            check_ranks(one.session)
+            check_devices(one.session)
         one.ids.append(one.session.sample(one.sampler))
     assert one.ids[len(prompt) :] == future
     assert one.session.draft_counts["accepted"] > len(future) / 8
@@ -140,7 +140,7 @@ def test_passes_of_several_sequences(packs: list[_engine.gpu.Pack], folder: Path
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         _engine.sync_together(sessions, [one.array for one in writers])
         for session in sessions:
-            check_ranks(session)
+            check_devices(session)
         _engine.start_samples(sessions, [one.sampler for one in writers])
         for one in writers:
             one.ids.append(one.session.sample(one.sampler))

@@ -132,9 +132,9 @@ unsigned GpuStream::n_paces_reached() const {
   return n_paces_ - unsigned(!paces_[0].is_done()) - unsigned(!paces_[1].is_done());
 }
 
-bool GpuStream::has_failed_rank() const { return group_ != nullptr && group_->has_failed(); }
+bool GpuStream::has_failed_device() const { return group_ != nullptr && group_->has_failed(); }
 
-void GpuStream::check_ranks() const {
+void GpuStream::check_devices() const {
   if (group_ != nullptr) group_->check();
 }
 

@@ -113,9 +113,9 @@ class GpuStream final : public Stream {
   bool is_done() const { return !is_capturing_ && queue_.is_done(); }
   // Calls of pace() that the stream has reached. Any thread may ask.
   unsigned n_paces_reached() const;
-  bool has_failed_rank() const;  // any thread may ask
-  void check_ranks() const;      // StreamGroup::check()
-  // Waits until the queue is empty. Of a rank: throws as check_ranks() does if a rank fails meanwhile.
+  bool has_failed_device() const;  // any thread may ask
+  void check_devices() const;      // StreamGroup::check()
+  // Waits until the queue is empty. Of a rank: throws as check_devices() does if a rank fails meanwhile.
   void synchronize();
 
   // Takes rows from another device. They are sent when the next op arrives: if it is their norm, and it would be the

@@ -93,15 +93,12 @@ void LinkedStreams::check() {
   if (!is_stopped_.exchange(true)) ++n_failures_;
   GpuStream* const running = running_stream();
   fail(ErrorCode::kDevice, "[device_link] ", name_of(*failed), " made no progress for ",
-       std::chrono::duration<double>(timeout_).count(), " s. The requests in progress are lost; the next ones start ",
-       running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
+       std::chrono::duration<double>(timeout_).count(), " s. ", lost_requests(running));
 }
 
 void LinkedStreams::restart() {
   if (!is_stopped_) return;
-  GpuStream* const running = running_stream();
-  LB_CHECK(running == nullptr, kDevice, "[device_link] ", name_of(*running),
-           " still has not ended the work of a request that failed. If it never does, restart the process");
+  check_ended("device_link", running_stream());
   failed_ = nullptr;
   is_stopped_ = false;
 }

@@ -35,8 +35,6 @@ class LinkedStreams final : public StreamGroup {
   void check() override;
   void wait_until(const std::function<bool()>& is_done) const override;
   void restart() override;
-  bool is_stopped() const override { return is_stopped_; }
-  int n_failures() const override { return n_failures_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -51,8 +49,6 @@ class LinkedStreams final : public StreamGroup {
   std::vector<const DeviceLink*> all_links_;     // and back
   std::chrono::nanoseconds timeout_;
   mutable std::atomic<GpuStream*> failed_ = nullptr;  // makes no progress
-  std::atomic<bool> is_stopped_ = false;
-  std::atomic<int> n_failures_ = 0;
   // Guarded by the mutex:
   mutable std::mutex mutex_;
   mutable Clock::time_point looked_, progressed_;

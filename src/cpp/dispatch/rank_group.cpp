@@ -223,8 +223,7 @@ void RankGroup::check() {
     GpuStream* const running = running_rank();
     if (running == nullptr) make_empty();
     fail(ErrorCode::kDevice, "[all_reduce] ", missing, " sent nothing to ", waiting, " for ",
-         mailboxes_[rank].timeout_ns / 1'000'000'000.0, " s. The requests in progress are lost; the next ones start ",
-         running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
+         mailboxes_[rank].timeout_ns / 1'000'000'000.0, " s. ", lost_requests(running));
   }
 }
 
@@ -238,9 +237,7 @@ void RankGroup::stop_waits() {
 
 void RankGroup::restart() {
   if (!is_stopped_) return;
-  GpuStream* const running = running_rank();
-  LB_CHECK(running == nullptr, kDevice, "[all_reduce] ", name_of(*running),
-           " still has not ended the work of a request that failed. If it never does, restart the process");
+  check_ended("all_reduce", running_rank());
   make_empty();
 }
 
@@ -254,7 +251,7 @@ void RankGroup::wait_until(const std::function<bool()>& is_done) const {
     uint32_t running = 0;
     int n_running = 0;
     for (size_t rank = 0; rank < streams_.size(); ++rank)
-      if (!streams_[rank]->queue().is_done()) running = uint32_t(rank), ++n_running;
+      if (!streams_[rank]->is_done()) running = uint32_t(rank), ++n_running;
     if (n_running != 1) {
       last_together = Clock::now();
     } else if (Clock::now() - last_together > std::chrono::nanoseconds(kAloneTimeouts * timeout_ns_)) {
@@ -270,7 +267,7 @@ GpuStream* RankGroup::running_rank() const {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::nanoseconds(timeout_ns_ / kDrainShare);
   const auto is_done = [&](size_t rank) {
-    return streams_[rank]->queue().is_done() && (rank >= stopping_.size() || stopping_[rank].is_done());
+    return streams_[rank]->is_done() && (rank >= stopping_.size() || stopping_[rank].is_done());
   };
   for (size_t rank = 0; rank < streams_.size(); ++rank)
     for (; !is_done(rank); std::this_thread::sleep_for(kPause))

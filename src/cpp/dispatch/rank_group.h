@@ -40,8 +40,6 @@ class RankGroup final : public StreamGroup {
   void check() override;
   void wait_until(const std::function<bool()>& is_done) const override;
   void restart() override;
-  bool is_stopped() const override { return is_stopped_; }
-  int n_failures() const override { return n_failures_; }
 
   // Mean microseconds of an all-reduce of `count` values in a graph of `n_exchanges`.
   double time_us(long count, int n_exchanges, int n_runs);
@@ -65,8 +63,6 @@ class RankGroup final : public StreamGroup {
   std::vector<gpu::Buffer> counters_;  // always on the device
   gpu::Buffer reports_;                // [n] uint32, pinned
   std::vector<RankMailboxes> mailboxes_;
-  std::atomic<int> n_failures_ = 0;
-  std::atomic<bool> is_stopped_ = false;
   std::vector<gpu::Queue> stopping_;  // of each rank, while is_stopped_
 };
 

@@ -2,11 +2,13 @@
 // work only as long as all devices make progress, so that a device that hangs ends a request with an error.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 
+#include "base/error.h"
 #include "dispatch/gpu_stream.h"
 
 namespace lb {
@@ -29,11 +31,25 @@ class StreamGroup {
   // not end. No other thread may send work meanwhile.
   virtual void restart() = 0;
   // Whether restart() has something to do. Any thread may ask.
-  virtual bool is_stopped() const = 0;
+  bool is_stopped() const { return is_stopped_; }
   // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
-  virtual int n_failures() const = 0;
+  int n_failures() const { return n_failures_; }
 
  protected:
+  std::atomic<bool> is_stopped_ = false;
+  std::atomic<int> n_failures_ = 0;
+
+  // The end of an error of check(). running: the stream whose work goes on; null: none.
+  static std::string lost_requests(GpuStream* running) {
+    return cat("The requests in progress are lost; the next ones start ",
+               running == nullptr ? "again" : cat("once ", name_of(*running), " has ended its work"));
+  }
+  // Throws kDevice, with the name of the group's op, if a stream runs.
+  static void check_ended(const char* op, GpuStream* running) {
+    LB_CHECK(running == nullptr, kDevice, "[", op, "] ", name_of(*running),
+             " still has not ended the work of a request that failed. If it never does, restart the process");
+  }
+
   // Waits poll, so that they see a failure: without a pause for as long as a step may take, so that none ends late. The
   // simulator needs the processor itself.
   static constexpr std::chrono::microseconds kBusy{20'000}, kSimBusy{200}, kPause{50};

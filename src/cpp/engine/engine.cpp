@@ -346,7 +346,7 @@ StreamGroup* Engine::stream_group() const {
   return linked_streams_ ? &*linked_streams_ : nullptr;
 }
 
-int Engine::n_rank_failures() const {
+int Engine::n_device_failures() const {
   const StreamGroup* const group = stream_group();
   return group == nullptr ? 0 : group->n_failures();
 }

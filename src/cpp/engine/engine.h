@@ -147,7 +147,7 @@ class Engine {
   // The streams of all devices; null: one device has the whole target.
   StreamGroup* stream_group() const;
   // Failures of stream_group() so far. Whatever a session computed before the last one may be wrong.
-  int n_rank_failures() const;
+  int n_device_failures() const;
   // The last shard, which computes the logits; of ranks, the one whose logits the host reads.
   Shard& shard() const { return *shards_.back(); }
   const Backend& backend() const { return shard().backend(); }

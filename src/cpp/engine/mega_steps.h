@@ -46,7 +46,7 @@ class MegaSteps {
   bool is_running() const { return is_running_; }
   const std::string& text() const { return text_; }
 
-  // Of a rank: its words, which peers fill. Call join() with the words of all ranks before the first step.
+  // The words that this rank's peers fill; [n_words()]. join() takes the words of all ranks, before the first step.
   gpu::Mailbox* words() const { return words_; }
   int n_words() const { return n_words_; }
   void join(const gpu::MegaRanks& ranks);

@@ -25,7 +25,7 @@ Session::Session(std::shared_ptr<const Engine> engine)
       loop_(make_loop(timeline_)),
       speculator_(timeline_, loop_.get()),
       decode_(timeline_, speculator_, loop_.get()),
-      n_failures_(timeline_.engine().n_rank_failures()) {
+      n_failures_(timeline_.engine().n_device_failures()) {
   const Engine& shared = timeline_.engine();
   if (speculator_.max_tree_rows() < 2 || timeline_.context() < kMinDraftContext) return;
   if (!shared.step_costs()) shared.set_step_costs(StepCostMeter(*this).measure());
@@ -37,8 +37,8 @@ void Session::drop_lost() {
     const std::lock_guard lock(timeline_.turn());
     group->restart();
   }
-  if (engine().n_rank_failures() == n_failures_) return;
-  n_failures_ = engine().n_rank_failures();
+  if (engine().n_device_failures() == n_failures_) return;
+  n_failures_ = engine().n_device_failures();
   if (loop_ != nullptr) {
     const std::lock_guard lock(timeline_.turn());
     loop_->drop();
@@ -47,7 +47,7 @@ void Session::drop_lost() {
 }
 
 void Session::check_not_lost() const {
-  LB_CHECK(engine().n_rank_failures() == n_failures_, kDevice,
+  LB_CHECK(engine().n_device_failures() == n_failures_, kDevice,
            "a device failed after this session computed its tokens; call sync() to compute them again");
 }
 

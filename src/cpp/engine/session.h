@@ -95,7 +95,7 @@ class Session {
   std::unique_ptr<TokenLoop> loop_;  // null: the host samples
   Speculator speculator_;
   Decode decode_;
-  int n_failures_ = 0;  // Engine::n_rank_failures() that the state belongs to
+  int n_failures_ = 0;  // Engine::n_device_failures() that the state belongs to
 };
 
 }  // namespace lb
